@@ -1,0 +1,88 @@
+//! Routed experts as a function: rows in, one weighted sum per row out.
+
+use crate::ids::{ExpertId, ExpertRange, LayerId};
+
+/// Element type of activations, in memory and on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ActivationType {
+    /// bfloat16, little-endian.
+    Bf16,
+    /// IEEE single, little-endian.
+    F32,
+}
+
+impl ActivationType {
+    /// Bytes per element.
+    pub const fn size(self) -> usize {
+        match self {
+            Self::Bf16 => 2,
+            Self::F32 => 4,
+        }
+    }
+}
+
+/// Rows of one sparse layer and the experts they go to: a borrowed view, the same for local and remote shards.
+#[derive(Clone, Copy, Debug)]
+pub struct ExpertBatch<'a> {
+    /// Decoder layer.
+    pub layer: LayerId,
+    /// Element type of `rows`.
+    pub activation: ActivationType,
+    /// Elements per row.
+    pub hidden: usize,
+    /// Experts of each row, `[rows]`; row r's slots follow row r-1's in `experts` and `weights`. Never 0.
+    pub counts: &'a [u16],
+    /// Global expert ids, `[slots]`.
+    pub experts: &'a [ExpertId],
+    /// Router weights, `[slots]`.
+    pub weights: &'a [f32],
+    /// `[rows, hidden]`, row-major, little-endian.
+    pub rows: &'a [u8],
+}
+
+/// A range of routed experts, in every sparse layer, that can be applied to rows.
+pub trait ExpertBank: Send {
+    /// Experts held.
+    fn range(&self) -> ExpertRange;
+
+    /// Name of the implementation, as `--bank` takes it.
+    fn backend(&self) -> &'static str;
+
+    /// Bytes of weights resident.
+    fn resident_bytes(&self) -> u64;
+
+    /// Writes `Σ weightᵢ · expertᵢ(x)` for each row to `out`, `[rows, hidden]`, summed in slot order.
+    ///
+    /// `out` is cleared first. Same batch, same bits.
+    fn run(&mut self, batch: &ExpertBatch<'_>, out: &mut Vec<f32>) -> Result<(), BankError>;
+}
+
+/// Why a bank could not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum BankError {
+    /// The batch names a layer without routed experts.
+    #[error("{layer} has no routed experts here")]
+    UnknownLayer {
+        /// As asked.
+        layer: LayerId,
+    },
+    /// The batch names an expert of another shard.
+    #[error("{expert} is outside this shard's range {range}")]
+    ForeignExpert {
+        /// As asked.
+        expert: ExpertId,
+        /// As held.
+        range: ExpertRange,
+    },
+    /// The batch contradicts itself or the model.
+    #[error("malformed batch: {0}")]
+    Malformed(String),
+    /// The backend failed.
+    #[error("{backend} backend: {message}")]
+    Backend {
+        /// Name of the implementation.
+        backend: &'static str,
+        /// What it said.
+        message: String,
+    },
+}
