@@ -10,6 +10,8 @@
 
 pub mod compute;
 pub mod config;
+pub mod session;
 pub mod weights;
+pub mod wire;
 
 pub use laguna_topology::ids;
