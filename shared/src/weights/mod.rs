@@ -7,7 +7,9 @@
 //!   they come in, [`report`] lists everything that does not fit
 //! - [`load`]: matrices and stacks of experts as bytes
 //! - [`nvfp4`], [`affine`], [`decode`]: bytes as numbers, bit-exact
+//! - [`account`]: parameters and bytes by part
 
+pub mod account;
 pub mod affine;
 pub mod checkpoint;
 pub mod decode;
@@ -23,6 +25,7 @@ mod fixture_tests;
 mod packed;
 mod resolve;
 
+pub use account::Account;
 pub use checkpoint::{Checkpoint, CheckpointError, TensorInfo};
 pub use header::Dtype;
 pub use inventory::Inventory;
