@@ -1,4 +1,8 @@
 //! Routed experts as a function: rows in, one weighted sum per row out.
+//!
+//! - [`reference`](mod@reference): plain Rust, f32; the oracle
+
+pub mod reference;
 
 use crate::ids::{ExpertId, ExpertRange, LayerId};
 

@@ -1,6 +1,6 @@
 //! Where each part of the model lies in the checkpoint: byte ranges and number formats, one per matrix.
 //!
-//! A process reads only the slices it owns: experts out of pre-stacked tensors are slices of their own.
+//! Plain data; `resolve` fills it. A process reads only the slices it owns: experts out of pre-stacked tensors are slices of their own.
 
 /// A contiguous run of bytes in one checkpoint file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +22,16 @@ pub enum FloatType {
     Bf16,
     /// IEEE single.
     F32,
+}
+
+impl FloatType {
+    /// Bytes per element.
+    pub const fn size(self) -> usize {
+        match self {
+            Self::F16 | Self::Bf16 => 2,
+            Self::F32 => 4,
+        }
+    }
 }
 
 /// Number format of a matrix.
@@ -154,6 +164,7 @@ pub struct AttentionSource {
 
 /// MLP or experts.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "one per layer; a box would only hide it")]
 pub enum MlpSource {
     /// One SwiGLU.
     Dense(SwigluSource),
