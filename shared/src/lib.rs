@@ -11,8 +11,8 @@
 
 pub mod compute;
 pub mod config;
-pub mod session;
 pub mod fingerprint;
+pub mod session;
 pub mod weights;
 pub mod wire;
 
