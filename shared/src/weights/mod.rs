@@ -21,9 +21,15 @@ pub mod nvfp4;
 pub mod report;
 
 #[cfg(test)]
+mod checkpoint_tests;
+#[cfg(test)]
 mod fixture_tests;
+#[cfg(test)]
+pub(crate) mod forge;
 mod packed;
 mod resolve;
+#[cfg(test)]
+mod resolve_tests;
 
 pub use account::Account;
 pub use checkpoint::{Checkpoint, CheckpointError, TensorInfo};
