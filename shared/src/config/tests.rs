@@ -222,7 +222,7 @@ fn gating_forms() {
         assert_eq!(gating(&[("gating", value)]), Gating::None);
     }
     let types = ("gating_types", json!(["per_head", "per_head", "per_head", "per_head"]));
-    assert_eq!(gating(&[types.clone()]), Gating::PerHead);
+    assert_eq!(gating(std::slice::from_ref(&types)), Gating::PerHead);
     let elements = ("gating_types", json!(["per_element", "per_element", "per_element", "per_element"]));
     assert_eq!(gating(&[("gating", json!(true)), elements.clone()]), Gating::PerElement);
     assert_eq!(refused(&[elements]), ["`gating` is \"per-head\", expected what gating_types says"]);
@@ -486,4 +486,69 @@ fn generation_config() {
     write(json!({ "temperature": -1, "top_p": 2 })).unwrap();
     let error = GenerationConfig::from_dir(dir.path()).unwrap_err();
     assert_eq!(error.issues().len(), 2, "{error}");
+}
+
+#[test]
+fn no_value_makes_it_panic() {
+    let odd = [
+        Value::Null,
+        json!(true),
+        json!(0),
+        json!(-1),
+        json!(1e300),
+        json!(0.5),
+        json!(u64::MAX),
+        json!("x"),
+        json!([]),
+        json!([[]]),
+        json!({}),
+        json!({ "full_attention": 3 }),
+        json!({ "rope_type": "yarn" }),
+        ABSENT,
+    ];
+    let keys: Vec<String> = base().as_object().unwrap().keys().cloned().collect();
+    let more = [
+        "rope_scaling",
+        "swa_rope_parameters",
+        "gating_types",
+        "quantization",
+        "mlp_only_layers",
+        "decoder_sparse_step",
+        "text_config",
+        "moe_router_use_sigmoid",
+        "rope_theta",
+        "partial_rotary_factor",
+    ];
+    for key in keys.iter().map(String::as_str).chain(more) {
+        for value in &odd {
+            let _ = parse(&with(&[(key, value.clone())]));
+            let _ = parse(&with(&[
+                (key, value.clone()),
+                ("rope_parameters", ABSENT),
+                ("mlp_layer_types", ABSENT),
+            ]));
+        }
+    }
+    for key in [
+        "rope_theta",
+        "rope_type",
+        "factor",
+        "beta_slow",
+        "beta_fast",
+        "attention_factor",
+        "original_max_position_embeddings",
+        "partial_rotary_factor",
+        "mscale",
+    ] {
+        for value in &odd {
+            let mut config = base();
+            config["rope_parameters"]["full_attention"][key] = value.clone();
+            if let Ok(config) = parse(&config) {
+                assert!(
+                    ropes(&config).0.inverse_frequencies().iter().all(|f| f.is_finite()),
+                    "{key} {value}"
+                );
+            }
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! MLX affine codes: a little-endian bit stream across u32 words, one row after the other, each row a whole number of
 //! words. Bit-exact.
 
-/// Unpacks one row: `packed` [cols · bits / 8] bytes, `out` [cols] codes. `bits` is 1 to 8.
+/// Unpacks one row: `packed` is `[cols · bits / 8]` bytes, `out` `[cols]` codes. `bits` is 1 to 8.
 ///
 /// # Panics
 /// If the lengths do not belong together or `bits` is out of range.

@@ -242,7 +242,7 @@ impl<'a> Finder<'a> {
 
         let weight = self.tensor(&at("weight"), &[Dtype::U32], &want.shape(words));
         let mut scale_types = FLOATS.to_vec();
-        scale_types.push(Dtype::U8);
+        scale_types.extend(E4M3_BYTES);
         let scales = self.tensor(&at("scales"), &scale_types, &want.shape(groups));
         let (weight, scales) = (weight?, scales?);
 
@@ -255,7 +255,7 @@ impl<'a> Finder<'a> {
             self.misshapen(weight, expected);
             return None;
         };
-        let (mode, format) = if scales.dtype == Dtype::U8 {
+        let (mode, format) = if E4M3_BYTES.contains(&scales.dtype) {
             match (bits, group_size) {
                 (4, Some(NVFP4_GROUP)) => (MlxMode::Nvfp4, MatrixFormat::Nvfp4),
                 (4 | 8, Some(32)) => {
@@ -421,6 +421,8 @@ const PARTS: [&str; 12] = [
     "global_scale",
 ];
 const FLOATS: [Dtype; 3] = [Dtype::BF16, Dtype::F16, Dtype::F32];
+/// E4M3 bytes go by either name.
+const E4M3_BYTES: [Dtype; 2] = [Dtype::U8, Dtype::F8_E4M3];
 const AFFINE_BITS: [u32; 6] = [2, 3, 4, 5, 6, 8];
 const AFFINE_GROUPS: [usize; 3] = [32, 64, 128];
 /// Columns that share an E4M3 scale.
