@@ -128,7 +128,7 @@ impl Issues {
         let found = fields.get(key)?;
         let value = found.value.as_f64().filter(|x| x.is_finite() && range.contains(x));
         if value.is_none() {
-            self.wrong(&found, format!("a number from {} to {}", range.start(), range.end()));
+            self.wrong(&found, format!("a number from {:?} to {:?}", range.start(), range.end()));
         }
         value
     }

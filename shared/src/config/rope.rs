@@ -77,3 +77,65 @@ impl RopeConfig {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::{RopeConfig, RopeScaling};
+    use crate::config::{ConfigOptions, ModelConfig};
+
+    fn close(a: f64, b: f64) -> bool {
+        (a - b).abs() <= 1e-6 * b.abs()
+    }
+
+    #[test]
+    fn published_configurations_give_the_published_frequencies() {
+        let goldens: Value = serde_json::from_str(include_str!("goldens/rope.json")).unwrap();
+        for case in goldens["cases"].as_array().unwrap() {
+            let config = json!({
+                "model_type": "laguna", "vocab_size": 8, "hidden_size": 64, "num_hidden_layers": 1,
+                "num_attention_heads": 8, "layer_types": [case["layer_type"]],
+                "rope_parameters": case["rope_parameters"]
+            });
+            let config = ModelConfig::from_json(&config.to_string(), &ConfigOptions::default()).unwrap();
+            let rope = &config.layers[0].rope;
+            let expected: Vec<_> =
+                case["inv_freq"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect();
+            let found = rope.inverse_frequencies();
+            assert_eq!(found.len(), expected.len());
+            for (found, expected) in found.iter().zip(&expected) {
+                assert!(close(*found, *expected), "{}: {found} is not {expected}", case["config"]);
+            }
+            assert!(close(rope.attention_factor, case["attention_scaling"].as_f64().unwrap()));
+        }
+    }
+
+    #[test]
+    fn linear_divides_every_frequency() {
+        let plain = RopeConfig { rotary_dims: 8, ..RopeConfig::default() };
+        let linear = RopeConfig { scaling: RopeScaling::Linear { factor: 4.0 }, ..plain.clone() };
+        let pairs = plain.inverse_frequencies().into_iter().zip(linear.inverse_frequencies());
+        assert!(pairs.into_iter().all(|(plain, linear)| plain / 4.0 == linear));
+        assert_eq!(plain.inverse_frequencies(), [1.0, 0.1, 0.01, 0.001]);
+    }
+
+    #[test]
+    fn yarn_ramp_of_no_width_is_a_step() {
+        // Both bounds fall on pair 0: every later pair is interpolated, none divides by zero.
+        let rope = RopeConfig {
+            theta: 10_000.0,
+            rotary_dims: 8,
+            scaling: RopeScaling::Yarn {
+                factor: 2.0,
+                original_max_position_embeddings: 4.0,
+                beta_fast: 32.0,
+                beta_slow: 1.0,
+            },
+            attention_factor: 1.0,
+        };
+        assert_eq!(rope.inverse_frequencies(), [1.0, 0.05, 0.005, 0.0005]);
+        let none = RopeConfig { rotary_dims: 0, ..rope };
+        assert!(none.inverse_frequencies().is_empty());
+    }
+}

@@ -4,10 +4,18 @@ use half::{bf16, f16};
 
 use super::{
     affine,
-    inventory::{FloatType, MatrixFormat},
+    checkpoint::{Checkpoint, CheckpointError},
+    inventory::{FloatType, MatrixFormat, VectorSource},
     load::RawMatrix,
     nvfp4,
 };
+
+/// Reads a vector as f32.
+pub fn read_vector(checkpoint: &Checkpoint, source: &VectorSource) -> Result<Vec<f32>, CheckpointError> {
+    let mut out = vec![0.0; source.len];
+    decode_floats(source.float, &checkpoint.read_vec(source.slice)?, &mut out);
+    Ok(out)
+}
 
 /// Every weight, `[rows, cols]`, global scale included.
 pub fn decode_matrix(matrix: &RawMatrix) -> Vec<f32> {

@@ -192,3 +192,57 @@ impl<'de> Visitor<'de> for HeaderVisitor {
 pub const PREFIX: u64 = 8;
 /// Bytes of JSON; the safetensors crate has the same limit. 36,096 expert matrices take about 20 MB.
 const MAX_HEADER: u64 = 100_000_000;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{Dtype, header_len, parse_header};
+
+    #[test]
+    fn entries_keep_their_order_and_metadata_is_skipped() {
+        let json = br#"{"z":{"dtype":"BF16","shape":[2,3],"data_offsets":[4,16]},"__metadata__":{"a":"b"},
+            "s":{"dtype":"F32","shape":[],"data_offsets":[0,4]}}   "#;
+        let start = 8 + json.len() as u64;
+        let entries = parse_header(json, start + 16).unwrap();
+        assert_eq!(entries[0].name, "z");
+        assert_eq!((entries[0].dtype, entries[0].offset, entries[0].len), (Dtype::BF16, start + 4, 12));
+        assert_eq!((entries[1].dtype, entries[1].offset, entries[1].len), (Dtype::F32, start, 4));
+        assert!(parse_header(json, start + 15).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_never_panics(
+            first in any::<[u8; 8]>(),
+            json in prop::collection::vec(any::<u8>(), 0..200),
+            len in any::<u64>(),
+        ) {
+            let _ = header_len(first, len);
+            let _ = parse_header(&json, len);
+        }
+
+        #[test]
+        fn odd_numbers_never_panic(
+            shape in prop::collection::vec(any::<u64>(), 0..4),
+            (begin, end, len) in any::<(u64, u64, u64)>(),
+            dtype in "U8|F32|F64|XX",
+        ) {
+            let json = serde_json::json!({ "t": { "dtype": dtype, "shape": shape, "data_offsets": [begin, end] } });
+            if let Ok(entries) = parse_header(json.to_string().as_bytes(), len) {
+                let entry = &entries[0];
+                prop_assert!(entry.offset + entry.len <= len);
+                let elements: u64 = entry.shape.iter().map(|dim| *dim as u64).product();
+                prop_assert_eq!(elements * entry.dtype.size(), entry.len);
+            }
+        }
+
+        #[test]
+        fn spoilt_headers_never_panic(at in 0..90_usize, byte in any::<u8>(), len in 0..400_u64) {
+            let mut json = br#"{"t":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},
+                "u":{"dtype":"U8","shape":[1],"data_offsets":[24,25]}}"#.to_vec();
+            json[at] = byte;
+            let _ = parse_header(&json, len);
+        }
+    }
+}

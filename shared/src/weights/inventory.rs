@@ -2,6 +2,8 @@
 //!
 //! Plain data; `resolve` fills it. A process reads only the slices it owns: experts out of pre-stacked tensors are slices of their own.
 
+use crate::ids::LayerId;
+
 /// A contiguous run of bytes in one checkpoint file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
@@ -126,6 +128,16 @@ pub struct Inventory {
     pub head: Option<MatrixSource>,
     /// One per decoder layer.
     pub layers: Vec<LayerSource>,
+}
+
+impl Inventory {
+    /// A sparse layer's parts; `None` for dense and unknown layers.
+    pub fn sparse(&self, layer: LayerId) -> Option<&SparseSource> {
+        match &self.layers.get(usize::from(layer.0))?.mlp {
+            MlpSource::Sparse(sparse) => Some(sparse),
+            MlpSource::Dense(_) => None,
+        }
+    }
 }
 
 /// One decoder layer's parts.

@@ -21,9 +21,19 @@ pub mod nvfp4;
 pub mod report;
 
 #[cfg(test)]
+mod account_tests;
+#[cfg(test)]
+mod checkpoint_tests;
+#[cfg(test)]
 mod fixture_tests;
+#[cfg(test)]
+pub(crate) mod forge;
+#[cfg(test)]
+mod load_tests;
 mod packed;
 mod resolve;
+#[cfg(test)]
+mod resolve_tests;
 
 pub use account::Account;
 pub use checkpoint::{Checkpoint, CheckpointError, TensorInfo};

@@ -159,7 +159,7 @@ impl<'a> Finder<'a> {
             self.refuse(stem, format);
             return None;
         }
-        if dtype("weight_packed").is_some() || at("weight_global_scale").is_some() {
+        let found = if dtype("weight_packed").is_some() || at("weight_global_scale").is_some() {
             self.compressed(stem, want)
         } else if has_scales || dtype("weight") == Some(Dtype::U32) {
             self.mlx(stem, want)
@@ -175,7 +175,12 @@ impl<'a> Finder<'a> {
             };
             self.missing(&format!("{stem}.{absent}"), dtypes, &want.shape(last));
             None
+        };
+        if found.is_none() {
+            // One fault is enough: the matrix's other tensors are not unexpected.
+            self.claim(stem);
         }
+        found
     }
 
     fn plain(&mut self, name: &str, want: Want) -> Option<Packed> {
@@ -237,7 +242,7 @@ impl<'a> Finder<'a> {
 
         let weight = self.tensor(&at("weight"), &[Dtype::U32], &want.shape(words));
         let mut scale_types = FLOATS.to_vec();
-        scale_types.push(Dtype::U8);
+        scale_types.extend(E4M3_BYTES);
         let scales = self.tensor(&at("scales"), &scale_types, &want.shape(groups));
         let (weight, scales) = (weight?, scales?);
 
@@ -250,7 +255,7 @@ impl<'a> Finder<'a> {
             self.misshapen(weight, expected);
             return None;
         };
-        let (mode, format) = if scales.dtype == Dtype::U8 {
+        let (mode, format) = if E4M3_BYTES.contains(&scales.dtype) {
             match (bits, group_size) {
                 (4, Some(NVFP4_GROUP)) => (MlxMode::Nvfp4, MatrixFormat::Nvfp4),
                 (4 | 8, Some(32)) => {
@@ -350,22 +355,14 @@ impl<'a> Finder<'a> {
         self.error.misshaped.push(MisshapenTensor { name, expected, found: found(info) });
     }
 
-    /// Notes an unsupported matrix once, under its weight's name, and marks what belongs to it as used.
+    /// Notes an unsupported matrix once, under its weight's name.
     fn refuse(&mut self, stem: &str, format: &'static str) {
-        const PARTS: [&str; 12] = [
-            "weight",
-            "weight_packed",
-            "weight_scale",
-            "weight_shape",
-            "weight_global_scale",
-            "weight_zero_point",
-            "weight_g_idx",
-            "weight_scale_inv",
-            "weight_scale_2",
-            "scales",
-            "biases",
-            "global_scale",
-        ];
+        let name = self.claim(stem).map_or_else(|| stem.to_owned(), |info| info.stored_name.clone());
+        self.error.unsupported.push(UnsupportedTensor { name, format });
+    }
+
+    /// Marks every tensor that a matrix can consist of as used; returns the first.
+    fn claim(&mut self, stem: &str) -> Option<&'a TensorInfo> {
         let mut first = None;
         for part in PARTS {
             if let Some((key, info)) = self.checkpoint.get_key_value(&format!("{stem}.{part}")) {
@@ -373,8 +370,7 @@ impl<'a> Finder<'a> {
                 first = first.or(Some(info));
             }
         }
-        let name = first.map_or_else(|| stem.to_owned(), |info| info.stored_name.clone());
-        self.error.unsupported.push(UnsupportedTensor { name, format });
+        first
     }
 }
 
@@ -409,7 +405,24 @@ fn quantization(entry: MlxQuantization) -> String {
     format!("{mode} {} bits in groups of {}", entry.bits, entry.group_size)
 }
 
+/// What can follow a matrix's stem, in whatever format.
+const PARTS: [&str; 12] = [
+    "weight",
+    "weight_packed",
+    "weight_scale",
+    "weight_shape",
+    "weight_global_scale",
+    "weight_zero_point",
+    "weight_g_idx",
+    "weight_scale_inv",
+    "weight_scale_2",
+    "scales",
+    "biases",
+    "global_scale",
+];
 const FLOATS: [Dtype; 3] = [Dtype::BF16, Dtype::F16, Dtype::F32];
+/// E4M3 bytes go by either name.
+const E4M3_BYTES: [Dtype; 2] = [Dtype::U8, Dtype::F8_E4M3];
 const AFFINE_BITS: [u32; 6] = [2, 3, 4, 5, 6, 8];
 const AFFINE_GROUPS: [usize; 3] = [32, 64, 128];
 /// Columns that share an E4M3 scale.
