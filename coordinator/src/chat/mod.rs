@@ -1,0 +1,14 @@
+//!
+//! This room does no I/O but reading template files at start-up, and knows no ids, tensors, sockets or clocks. Time
+//! and control tokens are arguments. Read it in this order:
+//!
+//! - [`message`]: what clients send, normalised: one text, one reasoning, calls with argument objects
+//! - [`template`]: the checkpoint's own template, rendered byte for byte as transformers renders it
+//! - [`marker`]: the spelling of Laguna's control tokens, and how to find them
+
+pub mod marker;
+pub mod message;
+pub mod template;
+
+pub use message::{Conversation, Message, MessageError, Role, ToolCall};
+pub use template::{RenderOptions, Rendered, Template, TemplateError, Thinking, prompt_tail};
