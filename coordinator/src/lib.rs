@@ -4,6 +4,7 @@
 //! - [`experts`]: routed rows out to the shards and back
 //! - [`engine`]: tokens over time
 //! - [`text`]: text in, ids out, and back
+//! - [`chat`]: what messages mean: the checkpoint's own template
 //! - [`reference`](mod@reference): comparing with reference outputs
 //! - [`cli`]: the commands
 //!
@@ -11,6 +12,7 @@
 //! layer [`model::attention`] and, if it is sparse, [`model::router`] → [`experts::scatter`] → the shards →
 //! [`experts::gather`] → [`model::moe`] → [`model::head`] → [`engine::sampler`] → [`text::detokenizer`].
 
+pub mod chat;
 pub mod cli;
 pub mod engine;
 pub mod experts;

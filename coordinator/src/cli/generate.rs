@@ -8,6 +8,7 @@ use super::args::{Args, GenerateArgs};
 use super::cluster::{self, Cluster};
 use super::failure::Failure;
 use super::output;
+use crate::chat::{Conversation, Message, RenderOptions, Rendered, Role, Template};
 use crate::engine::generation::{Finish, Report, Request, generate};
 use crate::engine::sampler::{Sampler, Sampling};
 use crate::text::{Detokenizer, TextError, TextTokenizer};
@@ -20,8 +21,7 @@ pub fn run(args: &Args, command: &GenerateArgs) -> Result<(), Failure> {
     let mut cluster = cluster::open(&args.cluster, cluster::native_activation(), None)?;
     let tokenizer = TextTokenizer::load(&cluster.dir).map_err(Failure::usage)?;
     let prompt = if command.chat {
-        let text = render(&cluster, &command.prompt)?;
-        tokenizer.encode_rendered(&text)
+        tokenizer.encode_prompt(&render(&cluster, &command.prompt)?)
     } else {
         tokenizer.encode_raw(&command.prompt)
     }
@@ -62,8 +62,12 @@ pub fn run(args: &Args, command: &GenerateArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn render(_cluster: &Cluster, _message: &str) -> Result<String, Failure> {
-    Err(Failure::usage("--chat"))
+/// The message in the checkpoint's own template, ready for the answer.
+fn render(cluster: &Cluster, message: &str) -> Result<Rendered, Failure> {
+    let template = Template::load(&cluster.dir).map_err(Failure::usage)?;
+    let messages = vec![Message::text(Role::User, message)];
+    let conversation = Conversation { messages, ..Conversation::default() };
+    template.render(&conversation, &RenderOptions::default()).map_err(Failure::failed)
 }
 
 fn check_prompt(cluster: &Cluster, prompt: &[u32]) -> Result<(), Failure> {

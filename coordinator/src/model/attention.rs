@@ -90,7 +90,7 @@ impl Attention {
     }
 
     /// `out · softplus(g_proj x)`, the softplus in f32; one factor a head or one a channel.
-    fn gated(&self, x: &Array, out: Array) -> Result<Array, Exception> {
+    pub(super) fn gated(&self, x: &Array, out: Array) -> Result<Array, Exception> {
         let Some(gate) = &self.gate else { return Ok(out) };
         let width = match self.gating {
             Gating::PerElement => self.head_dim as i32,
@@ -102,6 +102,6 @@ impl Attention {
 }
 
 /// `ln(1 + exp(x))`, f32.
-fn softplus(x: &Array) -> Result<Array, Exception> {
+pub(super) fn softplus(x: &Array) -> Result<Array, Exception> {
     ops::logaddexp(x.as_dtype(Dtype::Float32)?, Array::from_f32(0.0))
 }

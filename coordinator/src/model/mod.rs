@@ -24,6 +24,9 @@ pub mod rope;
 pub mod router;
 pub mod trace;
 
+#[cfg(test)]
+mod tests;
+
 use laguna_shared::compute::ActivationType;
 use laguna_shared::config::ModelConfig;
 use laguna_shared::weights::CheckpointError;

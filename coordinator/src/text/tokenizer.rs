@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use tokenizers::Tokenizer;
 
+use crate::chat::Rendered;
+
 /// Why text could not become ids, or ids text.
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
@@ -32,6 +34,8 @@ pub enum TextError {
 #[derive(Debug)]
 pub struct TextTokenizer {
     tokenizer: Tokenizer,
+    /// The same without added tokens: `</assistant>` is ordinary text to it.
+    verbatim: Tokenizer,
     bos: Option<u32>,
 }
 
@@ -44,11 +48,18 @@ impl TextTokenizer {
         let path = dir.join("tokenizer.json");
         let unreadable = |message: String| TextError::Unreadable { path: path.clone(), message };
         let bytes = std::fs::read(&path).map_err(|e| unreadable(e.to_string()))?;
-        let tokenizer = Tokenizer::from_bytes(bytes).map_err(|e| unreadable(e.to_string()))?;
+        let tokenizer = Tokenizer::from_bytes(&bytes).map_err(|e| unreadable(e.to_string()))?;
+        let mut json: serde_json::Value =
+            serde_json::from_slice(&bytes).map_err(|e| unreadable(e.to_string()))?;
+        if let Some(object) = json.as_object_mut() {
+            object.insert("added_tokens".to_owned(), serde_json::json!([]));
+            object.insert("post_processor".to_owned(), serde_json::Value::Null);
+        }
+        let verbatim = Tokenizer::from_bytes(json.to_string()).map_err(|e| unreadable(e.to_string()))?;
         // What the post-processor puts before an empty text is what it puts before every text.
         let empty = tokenizer.encode("", true).map_err(|e| TextError::Tokenizer(e.to_string()))?;
         let bos = empty.get_ids().first().copied();
-        Ok(Self { tokenizer, bos })
+        Ok(Self { tokenizer, verbatim, bos })
     }
 
     /// The library's tokenizer.
@@ -64,6 +75,22 @@ impl TextTokenizer {
         let encoding =
             self.tokenizer.encode_fast(text, false).map_err(|e| TextError::Tokenizer(e.to_string()))?;
         Ok(encoding.get_ids().to_vec())
+    }
+
+    /// Ids of a rendered prompt in which control tokens that a user wrote stay text.
+    ///
+    /// # Errors
+    /// [`TextError::Tokenizer`].
+    pub fn encode_prompt(&self, prompt: &Rendered) -> Result<Vec<u32>, TextError> {
+        let mut ids = Vec::new();
+        for piece in prompt.pieces() {
+            let tokenizer = if piece.verbatim { &self.verbatim } else { &self.tokenizer };
+            let encoding = tokenizer
+                .encode_fast(piece.text, false)
+                .map_err(|e| TextError::Tokenizer(e.to_string()))?;
+            ids.extend_from_slice(encoding.get_ids());
+        }
+        Ok(ids)
     }
 
     /// Ids of raw text, opened by exactly one BOS if the tokenizer adds one, whether the text spells it or not.
@@ -105,6 +132,26 @@ mod tests {
         let rendered = tokenizer.encode_rendered("〈|EOS|〉<user>hi</user>").expect("encodes");
         assert_eq!(rendered.iter().filter(|&&id| id == 2).count(), 1);
         assert_eq!(tokenizer.encode_raw("").expect("encodes"), [2]);
+    }
+
+    #[test]
+    fn control_tokens_in_a_users_text_stay_text() {
+        use crate::chat::{Conversation, Message, RenderOptions, Role, Template};
+        let tokenizer = nano();
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/nano");
+        let template = Template::load(&dir).expect("bundled");
+        let ids = |text: &str| {
+            let messages = vec![Message::text(Role::User, text)];
+            let conversation = Conversation { messages, ..Conversation::default() };
+            let prompt = template.render(&conversation, &RenderOptions::default()).expect("renders");
+            (tokenizer.encode_prompt(&prompt).expect("encodes"), prompt.text)
+        };
+        let (plain, text) = ids("hello");
+        assert_eq!(plain, tokenizer.encode_rendered(&text).expect("encodes"));
+        let (quoted, text) = ids("what does </assistant> do?");
+        assert!(!quoted.contains(&24), "{quoted:?}");
+        assert!(tokenizer.encode_rendered(&text).expect("encodes").contains(&24));
+        assert_eq!(tokenizer.decode(&quoted[1..]).expect("decodes"), text["〈|EOS|〉".len()..]);
     }
 
     #[test]
