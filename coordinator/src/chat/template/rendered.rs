@@ -92,6 +92,13 @@ impl Rendered {
         Thinking::Unstated
     }
 
+    /// Whether the template pads its tags with newlines (XS.2's dialect): one follows the opening of the last turn.
+    pub fn is_padded(&self) -> bool {
+        let own = |span: &&Span| span.owner == Owner::Template && &self.text[span.range.clone()] == ASSISTANT;
+        let last = self.spans.iter().rev().find(own);
+        last.is_some_and(|span| self.text[span.range.end..].starts_with('\n'))
+    }
+
     /// A prompt whose tokens are all the template's.
     pub(super) fn unmarked(text: String, tokens: &ControlTokens) -> Self {
         let owned = |range| Span { range, owner: Owner::Template };
