@@ -10,6 +10,7 @@
 
 pub mod compute;
 pub mod config;
+pub mod quic;
 pub mod session;
 pub mod weights;
 pub mod wire;
