@@ -12,6 +12,7 @@
 pub mod compute;
 pub mod config;
 pub mod fingerprint;
+pub mod quic;
 pub mod session;
 pub mod weights;
 pub mod wire;

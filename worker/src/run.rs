@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use laguna_shared::compute::BankLoadError;
 use laguna_shared::config::ConfigOptions;
 use laguna_shared::ids::ShardId;
-use laguna_shared::quic::{Identity, IdentityError, Pin, QuicServer, ServeError, ServeSettings};
+use laguna_shared::quic::{Identity, IdentityError, QuicServer, ServeError, ServeSettings};
 use laguna_shared::weights::CheckpointError;
 use laguna_topology::{
-    Bytes, Locate, NodeName, NotFound, PlanError, Topology, TopologyError, plan,
+    Bytes, Locate, NodeName, NotFound, Pin, PlanError, Topology, TopologyError, plan,
 };
 use tracing::info;
 

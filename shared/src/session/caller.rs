@@ -240,6 +240,11 @@ impl Caller {
         }
     }
 
+    /// Whether [`poll_event`](Self::poll_event) has something.
+    pub fn has_event(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// What the worker said about itself, while the link is up.
     pub fn welcome(&self) -> Option<&Welcome> {
         match &self.state {
@@ -276,8 +281,10 @@ impl Caller {
             }
             (State::Ready(_), FrameKind::Reply) => {
                 reply.parse().map_err(Misbehaviour::Wire).map_err(Fault::PeerMisbehaved)?;
-                let call = self.finish(reply.id())?;
-                check_shape(&call, &reply).map_err(Fault::PeerMisbehaved)?;
+                let at = self.position(reply.id())?;
+                // Checked before it is taken out: a call answered wrongly is a call lost.
+                check_shape(&self.in_flight[at], &reply).map_err(Fault::PeerMisbehaved)?;
+                let call = self.in_flight.swap_remove(at);
                 if !call.abandoned {
                     let round_trip = now.saturating_duration_since(call.sent);
                     self.events.push_back(CallerEvent::Reply { reply, round_trip });
@@ -289,7 +296,8 @@ impl Caller {
                 let failure = Failure::decode(self.control.as_bytes());
                 let Failure { call, code, message } =
                     failure.map_err(Misbehaviour::Wire).map_err(Fault::PeerMisbehaved)?;
-                if !self.finish(call)?.abandoned {
+                let at = self.position(call)?;
+                if !self.in_flight.swap_remove(at).abandoned {
                     self.events.push_back(CallerEvent::Failed { call, code, message });
                 }
             }
@@ -311,11 +319,9 @@ impl Caller {
         Ok(())
     }
 
-    fn finish(&mut self, call: CallId) -> Result<InFlight, Fault> {
-        match self.in_flight.iter().position(|flying| flying.call == call) {
-            Some(at) => Ok(self.in_flight.swap_remove(at)),
-            None => Err(Fault::PeerMisbehaved(Misbehaviour::UnknownCall(call))),
-        }
+    fn position(&self, call: CallId) -> Result<usize, Fault> {
+        let at = self.in_flight.iter().position(|flying| flying.call == call);
+        at.ok_or(Fault::PeerMisbehaved(Misbehaviour::UnknownCall(call)))
     }
 
     fn misbehaved(&mut self, error: WireError) {

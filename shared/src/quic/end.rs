@@ -1,0 +1,74 @@
+//! How the end of a connection reads as a fault.
+
+use quinn::{ConnectionError, ReadError, VarInt, WriteError};
+
+use laguna_topology::Pin;
+use super::tls::Pinned;
+use crate::session::{Fault, Gone, Misbehaviour};
+use crate::wire::CloseCode;
+
+/// The code of a close, for quinn.
+pub(crate) fn code(close: CloseCode) -> VarInt {
+    VarInt::from_u64(close.number()).unwrap_or(VarInt::MAX)
+}
+
+/// Why a connection attempt failed. `pinned` knows which key was shown.
+pub(crate) fn of_handshake(error: ConnectionError, expected: Pin, pinned: &Pinned) -> Fault {
+    match pinned.refused() {
+        Some(shown) => Fault::Unauthenticated(format!(
+            "worker shows the key {shown}, the coordinator expects {expected}"
+        )),
+        None => of_connection(error),
+    }
+}
+
+/// Why a connection is over.
+pub(crate) fn of_connection(error: ConnectionError) -> Fault {
+    match error {
+        ConnectionError::ApplicationClosed(close) => {
+            Fault::PeerGone(Gone::Closed(CloseCode::from_number(close.error_code.into_inner())))
+        }
+        ConnectionError::ConnectionClosed(close) => match alert(close.error_code.into()) {
+            Some(_) => {
+                let reason = String::from_utf8_lossy(&close.reason);
+                Fault::Unauthenticated(format!("worker does not admit this coordinator's key ({reason})"))
+            }
+            None => Fault::PeerGone(Gone::Lost(close.to_string())),
+        },
+        ConnectionError::TransportError(error) => match alert(error.code.into()) {
+            Some(_) => Fault::Unauthenticated(error.reason),
+            None => Fault::PeerGone(Gone::Lost(error.to_string())),
+        },
+        ConnectionError::TimedOut => Fault::PeerGone(Gone::Silent),
+        ConnectionError::Reset => Fault::PeerGone(Gone::Lost("worker was started anew".to_owned())),
+        other @ (ConnectionError::VersionMismatch
+        | ConnectionError::LocallyClosed
+        | ConnectionError::CidsExhausted) => Fault::PeerGone(Gone::Lost(other.to_string())),
+    }
+}
+
+/// Why nothing can be read any more.
+pub(crate) fn of_read(error: ReadError) -> Fault {
+    match error {
+        ReadError::ConnectionLost(error) => of_connection(error),
+        ReadError::Reset(_)
+        | ReadError::ClosedStream
+        | ReadError::IllegalOrderedRead
+        | ReadError::ZeroRttRejected => Fault::PeerMisbehaved(Misbehaviour::StreamEnded),
+    }
+}
+
+/// Why nothing can be written any more.
+pub(crate) fn of_write(error: WriteError) -> Fault {
+    match error {
+        WriteError::ConnectionLost(error) => of_connection(error),
+        WriteError::Stopped(_) | WriteError::ClosedStream | WriteError::ZeroRttRejected => {
+            Fault::PeerMisbehaved(Misbehaviour::StreamEnded)
+        }
+    }
+}
+
+/// The TLS alert in a QUIC error code, if it is one: 0x100 + alert.
+fn alert(code: u64) -> Option<u8> {
+    code.checked_sub(0x100).and_then(|alert| u8::try_from(alert).ok())
+}

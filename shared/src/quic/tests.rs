@@ -1,0 +1,455 @@
+//! Real sockets on 127.0.0.1: what works, and every way it fails, with its error and how long that took.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{JoinHandle, sleep, spawn};
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use quinn::{ClientConfig, Connection, Endpoint, ServerConfig, TokioRuntime};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::oneshot;
+
+use super::dial::{Dial, any};
+use super::identity::SERVER_NAME;
+use super::*;
+use crate::compute::{ActivationType, BankError, ExpertBank, ExpertBatch};
+use crate::ids::{ExpertId, ExpertRange, LayerId, ShardId};
+use crate::session::pair::{Rows, ScaleBank, greeting};
+use crate::session::{ConnectError, Fault, Gone, InMemoryWorker, Links, Misbehaviour};
+use crate::wire::dispatch::encode_reply;
+use crate::wire::frame::{CONTROL_LIMIT, ROWS_LIMIT};
+use crate::wire::{CallId, CloseCode, Hello, Subject, Welcome, WireError};
+
+/// A worker in a thread of its own.
+struct Worker {
+    peer: Peer,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Worker {
+    fn start(shard: u16, range: ExpertRange, coordinator: &Identity) -> Self {
+        Self::with(shard, Box::new(ScaleBank(range)), coordinator.pin())
+    }
+
+    fn with(shard: u16, bank: Box<dyn ExpertBank>, coordinator: Pin) -> Self {
+        let identity = Identity::generate().unwrap();
+        let (hello, welcome) = greeting(shard, bank.range());
+        let pin = identity.pin();
+        let listen = ([127, 0, 0, 1], 0).into();
+        let settings = ServeSettings { identity, listen, coordinators: vec![coordinator], mtu: None };
+        let server = QuicServer::bind(&settings).unwrap();
+        let peer = Peer { address: server.local_addr().to_string(), pin, hello, mtu: None };
+        let (stop, stopped) = oneshot::channel();
+        let thread = spawn(move || server.run(welcome, bank, async { drop(stopped.await) }));
+        Self { peer, stop: Some(stop), thread: Some(thread) }
+    }
+
+    fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+        }
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A worker that says what a test tells it to, after the first bytes from the coordinator.
+struct Puppet {
+    peer: Peer,
+    /// Asks the thread to vanish without a word.
+    _vanish: Sender<()>,
+}
+
+impl Puppet {
+    /// `lines[n]` is written when the n-th read returns something.
+    fn start(coordinator: &Identity, lines: Vec<BytesMut>) -> Self {
+        let identity = Identity::generate().unwrap();
+        let (hello, _) = greeting(0, ExpertRange::new(0, 8));
+        let pin = identity.pin();
+        let runtime = runtime();
+        let crypto = tls::server(&identity, vec![coordinator.pin()]).unwrap();
+        let endpoint = {
+            let _inside = runtime.enter();
+            let socket = path::socket(([127, 0, 0, 1], 0).into()).unwrap();
+            let config = ServerConfig::with_crypto(Arc::new(crypto));
+            Endpoint::new(path::endpoint(), Some(config), socket, Arc::new(TokioRuntime)).unwrap()
+        };
+        let peer = Peer { address: endpoint.local_addr().unwrap().to_string(), pin, hello, mtu: None };
+        let (vanish, vanished) = channel();
+        spawn(move || Self::run(runtime, endpoint, lines, &vanished));
+        Self { peer, _vanish: vanish }
+    }
+
+    fn run(runtime: Runtime, endpoint: Endpoint, lines: Vec<BytesMut>, vanished: &Receiver<()>) {
+        let kept = runtime.block_on(async {
+            let connection = endpoint.accept().await?.await.ok()?;
+            let (mut send, mut recv) = connection.accept_bi().await.ok()?;
+            for line in lines {
+                recv.read_chunk(usize::MAX, true).await.ok()??;
+                send.write_all(&line).await.ok()?;
+            }
+            // Keeps talking QUIC while the test looks.
+            let _ = tokio::time::timeout(Duration::from_millis(200), connection.closed()).await;
+            Some((connection, send, recv))
+        });
+        let _ = vanished.recv();
+        // The runtime goes first, so that nothing can say goodbye for it.
+        drop(runtime);
+        drop((kept, endpoint));
+    }
+}
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+fn welcome_line() -> BytesMut {
+    let mut line = BytesMut::new();
+    greeting(0, ExpertRange::new(0, 8)).1.encode(&mut line).unwrap();
+    line
+}
+
+fn connect(identity: &Identity, peers: &[&Peer]) -> Result<QuicLinks, ConnectError> {
+    QuicLinks::connect(
+        identity.clone(),
+        peers.iter().map(|peer| (*peer).clone()).collect(),
+        QuicSettings::default(),
+    )
+}
+
+fn refused(identity: &Identity, peer: &Peer) -> Fault {
+    match connect(identity, &[peer]) {
+        Ok(_) => panic!("connected"),
+        Err(ConnectError(mut errors)) => errors.remove(0).fault,
+    }
+}
+
+fn two_workers(identity: &Identity) -> [Worker; 2] {
+    [Worker::start(0, ExpertRange::new(0, 4), identity), Worker::start(1, ExpertRange::new(4, 8), identity)]
+}
+
+#[test]
+fn two_workers_answer_and_one_drains() {
+    let identity = Identity::generate().unwrap();
+    let [first, second] = two_workers(&identity);
+    let mut links = connect(&identity, &[&first.peer, &second.peer]).unwrap();
+    assert!(links.shards().iter().all(|shard| shard.up));
+    let (low, high) = (Rows::to(&[&[1], &[2, 3]]), Rows::to(&[&[4, 5]]));
+    for _ in 0..20 {
+        let calls = [links.send(0, &low.batch()).unwrap(), links.send(1, &high.batch()).unwrap()];
+        for _ in 0..2 {
+            let reply = links.recv().unwrap().unwrap();
+            assert_eq!(reply.call(), calls[reply.link()]);
+            assert_eq!(reply.sums(), [&low, &high][reply.link()].sums());
+            links.recycle(reply);
+        }
+    }
+    assert!(links.recv().unwrap().is_none());
+    first.stop();
+    links.progress();
+    links.send(1, &high.batch()).unwrap();
+    let mut results = [links.recv(), links.recv()];
+    results.sort_by_key(Result::is_ok);
+    let [gone, reply] = results;
+    assert_eq!(gone.unwrap_err().fault, Fault::PeerGone(Gone::Closed(CloseCode::Draining)));
+    assert_eq!(reply.unwrap().unwrap().link(), 1);
+    assert_eq!(links.send(0, &low.batch()).unwrap_err().fault, Fault::Down);
+}
+
+#[test]
+fn a_restarted_worker_is_reconnected() {
+    let identity = Identity::generate().unwrap();
+    let worker = Worker::start(0, ExpertRange::new(0, 8), &identity);
+    let mut links = connect(&identity, &[&worker.peer]).unwrap();
+    let rows = Rows::to(&[&[1]]);
+    // The link is up: reconnecting replaces it.
+    links.reconnect(0).unwrap();
+    links.send(0, &rows.batch()).unwrap();
+    assert!(links.recv().unwrap().is_some());
+    worker.stop();
+    let error = links.reconnect(0).unwrap_err();
+    assert_eq!(error.fault, Fault::PeerGone(Gone::NothingListens));
+    assert!(!links.shards()[0].up);
+}
+
+#[test]
+fn loopback_answers_bulk_and_refuses_strangers() {
+    let workers = (0..3).map(|shard| {
+        let range = ExpertRange::new(shard * 4, shard * 4 + 4);
+        let (mut hello, mut welcome) = greeting(shard, range);
+        (hello.hidden, welcome.hidden) = (WIDE as u32, WIDE as u32);
+        InMemoryWorker { hello, welcome, bank: Box::new(ScaleBank(range)) }
+    });
+    const WIDE: usize = 3072;
+    let mut links = QuicLinks::loopback(workers.collect(), QuicSettings::default()).unwrap();
+    let rows: Vec<f32> = (0..256 * WIDE).map(|n| n as f32).collect();
+    for round in 0..3 {
+        for link in 0..3 {
+            let batch = ExpertBatch {
+                layer: LayerId(1),
+                activation: ActivationType::F32,
+                hidden: WIDE,
+                counts: &[1; 256],
+                experts: &[ExpertId(link as u16 * 4); 256],
+                weights: &[0.5; 256],
+                rows: bytemuck::cast_slice(&rows),
+            };
+            links.send(link, &batch).unwrap();
+        }
+        for _ in 0..3 {
+            let reply = links.recv().unwrap().unwrap();
+            let scale = 0.5 * (reply.link() * 4 + 1) as f32;
+            assert!(reply.sums().iter().zip(&rows).all(|(y, x)| *y == x * scale), "round {round}");
+            links.recycle(reply);
+        }
+    }
+}
+
+#[test]
+fn a_worker_with_another_key_is_not_trusted() {
+    let identity = Identity::generate().unwrap();
+    let worker = Worker::start(0, ExpertRange::new(0, 8), &identity);
+    let expected = Identity::generate().unwrap().pin();
+    let Fault::Unauthenticated(reason) = refused(&identity, &Peer { pin: expected, ..worker.peer.clone() })
+    else {
+        panic!()
+    };
+    assert!(
+        reason.contains(&worker.peer.pin.to_string()) && reason.contains(&expected.to_string()),
+        "{reason}"
+    );
+}
+
+#[test]
+fn an_unknown_coordinator_is_not_admitted() {
+    let worker = Worker::start(0, ExpertRange::new(0, 8), &Identity::generate().unwrap());
+    let stranger = Identity::generate().unwrap();
+    let fault = refused(&stranger, &worker.peer);
+    assert!(matches!(&fault, Fault::Unauthenticated(reason) if reason.contains("does not admit")), "{fault}");
+}
+
+#[test]
+fn a_coordinator_without_a_certificate_is_not_admitted() {
+    let identity = Identity::generate().unwrap();
+    let worker = Worker::start(0, ExpertRange::new(0, 8), &identity);
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let (_, pinned) = tls::client(&identity, worker.peer.pin).unwrap();
+    let mut config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(pinned)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"laguna-ep/1".to_vec()];
+    let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(config).unwrap();
+    runtime().block_on(async {
+        let endpoint = Endpoint::client(any([127, 0, 0, 1].into())).unwrap();
+        let config = ClientConfig::new(Arc::new(crypto));
+        let address = worker.peer.address.parse().unwrap();
+        let end = match endpoint.connect_with(config, address, SERVER_NAME).unwrap().await {
+            Ok(connection) => connection.closed().await,
+            Err(error) => error,
+        };
+        assert!(matches!(end, quinn::ConnectionError::ConnectionClosed(_)), "{end}");
+    });
+}
+
+#[test]
+fn what_does_not_fit_is_named_with_both_values() {
+    let identity = Identity::generate().unwrap();
+    let worker = Worker::start(0, ExpertRange::new(0, 8), &identity);
+    let hello = worker.peer.hello.clone();
+    let cases = [
+        (Hello { weights: Some([9; 32]), ..hello.clone() }, Subject::Weights, "090909", "no digest"),
+        (Hello { shard: ShardId(1), ..hello.clone() }, Subject::Shard, "shard 1", "shard 0"),
+        (Hello { fingerprint: [8; 32], ..hello.clone() }, Subject::Model, "0808", "0707"),
+        (Hello { build: "9.9.9".to_owned(), ..hello }, Subject::Build, "9.9.9", crate::wire::BUILD),
+    ];
+    for (hello, subject, ours, theirs) in cases {
+        let Fault::Incompatible(mismatch) = refused(&identity, &Peer { hello, ..worker.peer.clone() }) else {
+            panic!("{subject}")
+        };
+        assert_eq!(mismatch.subject, subject);
+        assert!(mismatch.coordinator.starts_with(ours) && mismatch.worker.starts_with(theirs), "{mismatch}");
+    }
+}
+
+#[test]
+fn another_protocol_version_is_named_by_either_end() {
+    let identity = Identity::generate().unwrap();
+    let mut newer = welcome_line();
+    newer[8] = 3;
+    let puppet = Puppet::start(&identity, vec![newer]);
+    let fault = refused(&identity, &puppet.peer);
+    assert_eq!(fault.to_string(), "incompatible protocol version: coordinator has 1, worker has 3");
+
+    let worker = Worker::start(0, ExpertRange::new(0, 8), &identity);
+    let mut hello = BytesMut::new();
+    worker.peer.hello.encode(&mut hello).unwrap();
+    hello[8] = 2;
+    let (answer, close) = say(&identity, &worker.peer, &hello);
+    let refusal = crate::wire::Refusal::decode(&answer[8..]).unwrap().to_string();
+    assert_eq!(refusal, "protocol version: coordinator has 2, worker has 1");
+    assert_eq!(close, CloseCode::Refused);
+}
+
+#[test]
+fn a_worker_closes_on_garbage_and_oversize_frames() {
+    let identity = Identity::generate().unwrap();
+    let worker = Worker::start(0, ExpertRange::new(0, 8), &identity);
+    let oversize = |limit: usize, kind| [&(limit as u32 + 1).to_le_bytes()[..], &[kind, 0, 0, 0]].concat();
+    for bytes in [b"GET / HTTP/1.1\r\n\r\n".to_vec(), oversize(CONTROL_LIMIT, 1), oversize(ROWS_LIMIT, 4)] {
+        assert_eq!(say(&identity, &worker.peer, &bytes).1, CloseCode::ProtocolError);
+    }
+    // And goes on serving.
+    assert!(connect(&identity, &[&worker.peer]).is_ok());
+}
+
+/// Sends bytes as an admitted coordinator; what the worker answers, and the code it closes with.
+fn say(identity: &Identity, peer: &Peer, bytes: &[u8]) -> (Vec<u8>, CloseCode) {
+    runtime().block_on(async {
+        let dial = Dial {
+            address: peer.address.as_str().into(),
+            pin: peer.pin,
+            mtu: None,
+            timeout: Duration::from_secs(5),
+        };
+        let remote = dial.resolve().unwrap();
+        let endpoint = Endpoint::client(any(remote.ip())).unwrap();
+        let (connection, mut send, mut recv): (Connection, _, _) =
+            dial.run(endpoint, remote, Arc::new(identity.clone())).await.unwrap();
+        send.write_all(bytes).await.unwrap();
+        let answer = recv.read_to_end(100_000).await.unwrap_or_default();
+        match connection.closed().await {
+            quinn::ConnectionError::ApplicationClosed(close) => {
+                (answer, CloseCode::from_number(close.error_code.into_inner()))
+            }
+            other => panic!("{other}"),
+        }
+    })
+}
+
+#[test]
+fn a_worker_that_misbehaves_is_left() {
+    let identity = Identity::generate().unwrap();
+    let puppet = Puppet::start(&identity, vec![BytesMut::from(&b"HTTP/1.1 400 Bad Request\r\n"[..])]);
+    assert!(matches!(refused(&identity, &puppet.peer), Fault::PeerMisbehaved(Misbehaviour::Wire(_))));
+
+    let mut wrong_rows = BytesMut::new();
+    encode_reply(&mut wrong_rows, CallId(1), LayerId(1), 4, &[0.0; 8], Duration::ZERO).unwrap();
+    let oversize = [&(ROWS_LIMIT as u32 + 1).to_le_bytes()[..], &[5, 0, 0, 0]].concat();
+    let shape = Misbehaviour::Shape { call: CallId(1), what: "rows", expected: 1, got: 2 };
+    let (length, limit) = (ROWS_LIMIT as u64 + 1, ROWS_LIMIT as u64);
+    let long = Misbehaviour::Wire(WireError::TooLong { kind: "reply", length, limit });
+    for (line, expected) in [(wrong_rows, shape), (BytesMut::from(&oversize[..]), long)] {
+        let puppet = Puppet::start(&identity, vec![welcome_line(), line]);
+        let worker = Worker::start(0, ExpertRange::new(0, 8), &identity);
+        let mut links = connect(&identity, &[&puppet.peer, &worker.peer]).unwrap();
+        let call = links.send(0, &Rows::to(&[&[1]]).batch()).unwrap();
+        let error = links.recv().unwrap_err();
+        assert_eq!((error.fault, error.calls), (Fault::PeerMisbehaved(expected), vec![call]));
+        links.send(1, &Rows::to(&[&[1]]).batch()).unwrap();
+        assert_eq!(links.recv().unwrap().unwrap().link(), 1);
+    }
+}
+
+#[test]
+fn a_worker_that_vanishes_during_a_call_is_noticed_at_once() {
+    let identity = Identity::generate().unwrap();
+    let Puppet { peer, _vanish: vanish } = Puppet::start(&identity, vec![welcome_line()]);
+    let worker = Worker::start(1, ExpertRange::new(0, 8), &identity);
+    let mut links = connect(&identity, &[&peer, &worker.peer]).unwrap();
+    let call = links.send(0, &Rows::to(&[&[1]]).batch()).unwrap();
+    let other = links.send(1, &Rows::to(&[&[1]]).batch()).unwrap();
+    assert_eq!(links.recv().unwrap().unwrap().call(), other);
+    drop(vanish);
+    let began = Instant::now();
+    let error = links.recv().unwrap_err();
+    assert!(began.elapsed() < Duration::from_millis(1500), "{:?}", began.elapsed());
+    assert_eq!((error.fault, error.calls), (Fault::PeerGone(Gone::NothingListens), vec![call]));
+    links.send(1, &Rows::to(&[&[1]]).batch()).unwrap();
+    assert!(links.recv().unwrap().is_some(), "the other link works");
+}
+
+#[test]
+fn nobody_there_is_noticed_at_once_and_by_name() {
+    let identity = Identity::generate().unwrap();
+    let worker = Worker::start(0, ExpertRange::new(0, 8), &identity);
+    let gone = worker.peer.clone();
+    worker.stop();
+    let unknown = Peer { address: "no-such-host.invalid:4433".to_owned(), ..gone.clone() };
+    let began = Instant::now();
+    let Err(ConnectError(errors)) = connect(&identity, &[&gone, &unknown]) else { panic!() };
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    assert_eq!(errors.len(), 2);
+    assert_eq!(errors[0].fault, Fault::PeerGone(Gone::NothingListens));
+    assert!(errors[1].to_string().contains("cannot resolve no-such-host.invalid:4433"), "{}", errors[1]);
+}
+
+/// Computes for longer than probes wait.
+struct SlowBank(ScaleBank);
+
+impl ExpertBank for SlowBank {
+    fn range(&self) -> ExpertRange {
+        self.0.range()
+    }
+
+    fn backend(&self) -> &'static str {
+        self.0.backend()
+    }
+
+    fn resident_bytes(&self) -> u64 {
+        self.0.resident_bytes()
+    }
+
+    fn run(&mut self, batch: &ExpertBatch<'_>, out: &mut Vec<f32>) -> Result<(), BankError> {
+        sleep(Duration::from_millis(700));
+        self.0.run(batch, out)
+    }
+}
+
+#[test]
+fn a_slow_call_is_waited_for_and_finished_before_a_drain() {
+    let identity = Identity::generate().unwrap();
+    let bank = Box::new(SlowBank(ScaleBank(ExpertRange::new(0, 8))));
+    let mut worker = Worker::with(0, bank, identity.pin());
+    let mut links = connect(&identity, &[&worker.peer]).unwrap();
+    let rows = Rows::to(&[&[1]]);
+    links.send(0, &rows.batch()).unwrap();
+    sleep(Duration::from_millis(100));
+    worker.stop.take().unwrap().send(()).unwrap();
+    let reply = links.recv().unwrap().unwrap();
+    assert_eq!(reply.sums(), rows.sums());
+    assert!(reply.compute() >= Duration::from_millis(700));
+    // An idle engine that looks in now and then learns of the end without calling.
+    let ended = (0..100).find_map(|_| {
+        sleep(Duration::from_millis(20));
+        links.progress();
+        links.recv().err()
+    });
+    assert_eq!(ended.unwrap().fault, Fault::PeerGone(Gone::Closed(CloseCode::Draining)));
+}
+
+#[test]
+fn a_welcome_of_the_test_bank_is_what_links_show() {
+    let (hello, welcome) = greeting(2, ExpertRange::new(0, 8));
+    let welcome = Welcome { free_memory_bytes: 77, ..welcome };
+    let worker = InMemoryWorker { hello, welcome, bank: Box::new(ScaleBank(ExpertRange::new(0, 8))) };
+    let links = QuicLinks::loopback(vec![worker], QuicSettings::default()).unwrap();
+    let shard = &links.shards()[0];
+    assert_eq!((shard.shard, shard.free_memory_bytes, shard.resident_bytes), (ShardId(2), 77, 4096));
+    assert!(shard.address.starts_with("127.0.0.1:"));
+}
