@@ -7,9 +7,7 @@ use laguna_shared::config::ConfigOptions;
 use laguna_shared::ids::ShardId;
 use laguna_shared::quic::{Identity, IdentityError, QuicServer, ServeError, ServeSettings};
 use laguna_shared::weights::CheckpointError;
-use laguna_topology::{
-    Bytes, Locate, NodeName, NotFound, Pin, PlanError, Topology, TopologyError, plan,
-};
+use laguna_topology::{Bytes, Locate, NodeName, NotFound, Pin, PlanError, Topology, TopologyError, plan};
 use tracing::info;
 
 use crate::args::Args;
@@ -149,8 +147,7 @@ pub fn run(args: &Args) -> Result<(), RunError> {
 fn load_identity(topology: &Topology, file: &std::path::Path, node: NodeName) -> Result<Identity, RunError> {
     let key = topology.key_file(node);
     let identity = Identity::load(&key)?;
-    let expected =
-        topology.pin(node).ok_or_else(|| RunError::MissingPin { file: file.to_owned(), node })?;
+    let expected = topology.pin(node).ok_or_else(|| RunError::MissingPin { file: file.to_owned(), node })?;
     let found = identity.pin();
     if found == expected {
         Ok(identity)

@@ -169,9 +169,7 @@ fn distributed(
     let connector = Connector::prepare(topology, Duration::from_secs(args.wait))?;
     let model = load_trunk(opened, activation)?;
     let local = match topology.coordinator.shard.and_then(|id| plan.shard(id)) {
-        Some(shard) => {
-            Some(LocalShard::new(shard.id, load_shard(args, opened, shard.id, shard.range)?))
-        }
+        Some(shard) => Some(LocalShard::new(shard.id, load_shard(args, opened, shard.id, shard.range)?)),
         None => None,
     };
     let hellos = plan
@@ -191,10 +189,11 @@ fn owners(plan: &Plan) -> Vec<ShardId> {
 
 fn load_trunk(opened: &OpenModel, activation: ActivationType) -> Result<Model, Failure> {
     let mut progress = Progress::new("trunk", opened.bytes().trunk.0);
-    let model = Model::load(&opened.checkpoint, &opened.inventory, &opened.config, activation, &mut |bytes| {
-        progress.add(bytes);
-    })
-    .map_err(Failure::failed)?;
+    let model =
+        Model::load(&opened.checkpoint, &opened.inventory, &opened.config, activation, &mut |bytes| {
+            progress.add(bytes);
+        })
+        .map_err(Failure::failed)?;
     progress.finish();
     Ok(model)
 }
@@ -206,7 +205,8 @@ fn load_shard(
     range: ExpertRange,
 ) -> Result<Box<dyn ExpertBank>, Failure> {
     let mut progress = Progress::new(shard.to_string(), opened.bytes().experts(range).0);
-    let bank = load_bank(args.bank, opened, range, &mut |bytes| progress.add(bytes)).map_err(Failure::failed)?;
+    let bank =
+        load_bank(args.bank, opened, range, &mut |bytes| progress.add(bytes)).map_err(Failure::failed)?;
     progress.finish();
     Ok(bank)
 }

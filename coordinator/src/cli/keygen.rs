@@ -16,7 +16,8 @@ use super::output;
 pub fn run(args: &Args, command: &KeygenArgs) -> Result<(), Failure> {
     let file = Locate::from_process(args.cluster.topology.clone()).find().map_err(Failure::usage)?;
     let topology = Topology::load(&file).map_err(Failure::usage)?;
-    let text = std::fs::read_to_string(&file).map_err(|e| Failure::usage(format!("{}: {e}", file.display())))?;
+    let text =
+        std::fs::read_to_string(&file).map_err(|e| Failure::usage(format!("{}: {e}", file.display())))?;
     std::fs::create_dir_all(&topology.keys)
         .map_err(|e| Failure::failed(format!("{}: {e}", topology.keys.display())))?;
 

@@ -48,7 +48,9 @@ impl Connector {
         let pins = topology.require_pins().map_err(Failure::usage)?;
         let key = topology.key_file(NodeName::Coordinator);
         let identity = Identity::load(&key).map_err(|e| {
-            Failure::usage(format!("{e}; `laguna-coord keygen` makes the keys, and each node needs its own file"))
+            Failure::usage(format!(
+                "{e}; `laguna-coord keygen` makes the keys, and each node needs its own file"
+            ))
         })?;
         if identity.pin() != pins.coordinator {
             return Err(Failure::usage(format!(
@@ -62,7 +64,11 @@ impl Connector {
             topology.worker(*shard).map(|worker| worker.address.to_string()).unwrap_or_default()
         };
         let addresses = pins.workers.iter().map(address).collect();
-        Ok(Self { remote: Some(Remote { identity, pins, addresses, mtu: topology.link.mtu }), settings, wait })
+        Ok(Self {
+            remote: Some(Remote { identity, pins, addresses, mtu: topology.link.mtu }),
+            settings,
+            wait,
+        })
     }
 
     /// Connects to every worker that `hellos` expects.

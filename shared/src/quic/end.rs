@@ -2,10 +2,10 @@
 
 use quinn::{ConnectionError, ReadError, VarInt, WriteError};
 
-use laguna_topology::Pin;
 use super::tls::Pinned;
 use crate::session::{Fault, Gone, Misbehaviour};
 use crate::wire::CloseCode;
+use laguna_topology::Pin;
 
 /// The code of a close, for quinn.
 pub(crate) fn code(close: CloseCode) -> VarInt {

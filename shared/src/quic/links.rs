@@ -16,7 +16,9 @@ use tokio::task::{JoinHandle, yield_now};
 use tokio::time::timeout_at;
 
 use super::dial::{Dial, Dialled, any};
-use super::identity::{Identity, Pin};
+use laguna_topology::Pin;
+
+use super::identity::Identity;
 use super::path;
 use super::server::{Listener, ServeError, ServeSettings, never};
 use super::wire::Wire;

@@ -12,7 +12,9 @@ use tokio::sync::watch;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep_until, timeout};
 
-use super::identity::{Identity, IdentityError, Pin};
+use laguna_topology::Pin;
+
+use super::identity::{Identity, IdentityError};
 use super::path::{self, End};
 use super::{end, tls};
 use crate::compute::ExpertBank;
