@@ -37,13 +37,15 @@ impl Forge {
     /// # Panics
     /// If the folder cannot be written to.
     pub fn write(&self, folder: &Path) {
-        fs::write(folder.join("config.json"), self.config().to_string()).expect("the folder can be written to");
+        fs::write(folder.join("config.json"), self.config().to_string())
+            .expect("the folder can be written to");
         let tensors = self.tensors();
         let mut table = Map::new();
         let mut offset = 0;
         for tensor in &tensors {
             let end = offset + tensor.bytes();
-            let entry = json!({ "dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [offset, end] });
+            let entry =
+                json!({ "dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [offset, end] });
             table.insert(tensor.name.clone(), entry);
             offset = end;
         }

@@ -112,7 +112,8 @@ impl Copy {
 pub fn edit_tensor(file: &Path, name: &str, edit: impl FnOnce(&mut [u8])) {
     let mut bytes = fs::read(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     let (tensors, start) = header(&bytes);
-    let offsets = &tensors.get(name).unwrap_or_else(|| panic!("{} lacks {name}", file.display()))["data_offsets"];
+    let offsets =
+        &tensors.get(name).unwrap_or_else(|| panic!("{} lacks {name}", file.display()))["data_offsets"];
     let at = |n: usize| start + offsets[n].as_u64().expect("an offset is a number") as usize;
     edit(&mut bytes[at(0)..at(1)]);
     fs::write(file, bytes).expect("the copy can be written");

@@ -64,9 +64,10 @@ fn build(folder: &Path) {
         Some(name) => name,
         None => panic!("{}: no profile in this path", folder.display()),
     };
+    // The whole workspace, as the tests were built: asked for less, cargo chooses fewer features for the
+    // dependencies, and compile them all once more.
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(workspace()).args(["build", "--bins", "-p", "laguna-coordinator", "-p", "laguna-worker"]);
-    cargo.args(["--profile", profile]);
+    cargo.current_dir(workspace()).args(["build", "--workspace", "--bins", "--profile", profile]);
     // With --target, a folder of that name lies between; only the target folder itself carries the tag.
     let above = folder.parent().expect("a profile's folder lies in the target folder");
     if above.join("CACHEDIR.TAG").exists() {

@@ -4,9 +4,10 @@
 //! does not outlive the test.
 
 use std::ffi::OsStr;
+use std::fs::OpenOptions;
 use std::io::{ErrorKind, Read};
-use std::path::Path;
-use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -25,7 +26,7 @@ pub struct Run {
 }
 
 /// What the test does with the process's stdout.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum Reader {
     /// Keeps all of it.
     Patient,
@@ -33,6 +34,8 @@ enum Reader {
     Leaving,
     /// Is away before the first byte.
     Absent,
+    /// Is this file.
+    File(PathBuf),
 }
 
 impl Run {
@@ -109,18 +112,31 @@ impl Run {
         self
     }
 
+    /// Its stdout is this file, and nothing of it is kept.
+    #[must_use]
+    pub fn stdout_to(mut self, file: &Path) -> Self {
+        self.reader = Reader::File(file.to_owned());
+        self
+    }
+
     /// Starts it.
     pub fn start(mut self) -> Running {
         let what = format!("{:?}", self.command);
-        let child = self.command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-        let mut child = child.unwrap_or_else(|error| panic!("{what}: {error}"));
-        let stdout = child.stdout.take().expect("stdout is a pipe");
-        let stdout = match self.reader {
-            Reader::Patient => Capture::all(stdout),
-            Reader::Leaving => Capture::first(stdout),
-            Reader::Absent => Capture::nothing(stdout),
+        let stdout = match &self.reader {
+            Reader::File(file) => {
+                Stdio::from(OpenOptions::new().write(true).open(file).expect("it can be opened"))
+            }
+            _ => Stdio::piped(),
         };
-        let stderr = Capture::all(child.stderr.take().expect("stderr is a pipe"));
+        let child = self.command.stdout(stdout).stderr(Stdio::piped()).spawn();
+        let mut child = child.unwrap_or_else(|error| panic!("{what}: {error}"));
+        let stdout = match (self.reader, child.stdout.take()) {
+            (Reader::Patient, Some(pipe)) => Capture::until_enough(pipe, usize::MAX),
+            (Reader::Leaving, Some(pipe)) => Capture::until_enough(pipe, 1),
+            // The pipe's end is dropped here.
+            (Reader::Absent | Reader::File(_), _) | (_, None) => Capture::nothing(),
+        };
+        let stderr = Capture::until_enough(child.stderr.take().expect("stderr is a pipe"), usize::MAX);
         let started = Instant::now();
         Running { child, stdout, stderr, started, deadline: self.deadline, what, _home: self.home }
     }
@@ -290,19 +306,11 @@ struct Capture {
 }
 
 impl Capture {
-    fn all(pipe: impl Read + Send + 'static) -> Self {
-        Self::until_enough(pipe, usize::MAX)
-    }
-
-    fn first(pipe: ChildStdout) -> Self {
-        Self::until_enough(pipe, 1)
-    }
-
-    fn nothing(pipe: ChildStdout) -> Self {
-        drop(pipe);
+    fn nothing() -> Self {
         Self { bytes: Arc::default(), thread: None }
     }
 
+    /// Reads to the end, or until there are `enough` bytes; then the pipe is closed.
     fn until_enough(mut pipe: impl Read + Send + 'static, enough: usize) -> Self {
         let bytes = Arc::<Mutex<Vec<u8>>>::default();
         let shared = bytes.clone();

@@ -114,8 +114,7 @@ fn eval_writes_what_its_help_says() {
 fn verify_agrees_over_processes_with_both_banks() {
     for (bank, fixture) in [("mlx", "nvfp4_ct"), ("reference", "mlx_affine4")] {
         let fixture = models::fixture(fixture);
-        let cluster =
-            Cluster::planned(&Plan { model: &fixture, workers: 2, local_shard: true, link: "" });
+        let cluster = Cluster::planned(&Plan { model: &fixture, workers: 2, local_shard: true, link: "" });
         let _workers = cluster.start_all(&["--bank", bank]);
         let run = cluster.coord(&["verify", "--json", "--bank", bank, "--reference"]).arg(&fixture);
         let finished = run.finish().succeeded();
@@ -156,7 +155,8 @@ fn generate_answers_a_message_as_expected() {
     let chat = prompts.last().unwrap();
     let rendered = chat["text"].as_str().unwrap();
     let message = rendered.split("<user>").nth(1).unwrap().split("</user>").next().unwrap();
-    let run = Run::coord(["generate", "--loopback", "--chat", "--greedy", "-n", "96", "-p", message, "--model"]);
+    let run =
+        Run::coord(["generate", "--loopback", "--chat", "--greedy", "-n", "96", "-p", message, "--model"]);
     let finished = run.arg(models::nano()).finish().succeeded();
     assert_eq!(finished.text(), chat["greedy_text"].as_str().unwrap().to_owned() + "\n");
 }
