@@ -124,7 +124,7 @@ impl Cluster {
 
     /// `laguna-coord` with this topology and these arguments.
     pub fn coord(&self, args: &[&str]) -> Run {
-        Run::coord(args).arg("--topology").arg(self.file())
+        Run::coord(["--topology"]).arg(self.file()).args(args)
     }
 
     /// `laguna-worker` for a shard of this topology.

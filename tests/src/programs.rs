@@ -68,12 +68,23 @@ fn build(folder: &Path) {
     // dependencies, and compile them all once more.
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(workspace()).args(["build", "--workspace", "--bins", "--profile", profile]);
-    // With --target, a folder of that name lies between; only the target folder itself carries the tag.
+    // What cargo tells a test about its package would make build scripts, ring's for one, run again.
+    let about_the_package = |name: &str| {
+        let prefixes = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_", "CARGO_PRIMARY_"];
+        name == "OUT_DIR" || prefixes.iter().any(|prefix| name.starts_with(prefix))
+    };
+    for (name, _) in std::env::vars_os().filter(|(name, _)| about_the_package(&name.to_string_lossy())) {
+        cargo.env_remove(name);
+    }
+    // With --target, a folder of that name lies between; the target folder itself carries the tag.
     let above = folder.parent().expect("a profile's folder lies in the target folder");
-    if above.join("CACHEDIR.TAG").exists() {
-        cargo.arg("--target-dir").arg(above);
-    } else if let (Some(triple), Some(target)) = (above.file_name(), above.parent()) {
-        cargo.arg("--target").arg(triple).arg("--target-dir").arg(target);
+    match (above.file_name(), above.parent()) {
+        (Some(triple), Some(target)) if target.join("CACHEDIR.TAG").exists() => {
+            cargo.arg("--target").arg(triple).arg("--target-dir").arg(target);
+        }
+        _ => {
+            cargo.arg("--target-dir").arg(above);
+        }
     }
     let output = cargo.output().expect("cargo can be started");
     assert!(output.status.success(), "cargo build:\n{}", String::from_utf8_lossy(&output.stderr));

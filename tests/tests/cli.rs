@@ -157,7 +157,7 @@ fn a_config_that_is_refused_names_field_and_value() {
 
 #[test]
 fn generate_writes_the_text_and_one_newline_and_nothing_else() {
-    let finished = generate(&["-p", "def read_lines(path):\n", "-n", "8"]).finish().succeeded();
+    let finished = generate(&["-p", "def read_lines(path):\n", "-n", "10"]).finish().succeeded();
     assert_eq!(finished.text(), "    \"\"\"Return the pathname of the path.\n");
     let nothing = generate(&["-p", "x", "-n", "0"]).finish().succeeded();
     assert_eq!(nothing.text(), "\n");
