@@ -28,24 +28,30 @@ fn eval(run: Run, prompts: &Path, out: &Path) {
     run.arg("--prompts").arg(prompts).arg("--out").arg(out).finish().succeeded();
 }
 
-fn in_memory(shards: u16, bank: &str, prompts: &Path, out: &Path) {
+fn in_memory(shards: u16, prompts: &Path, out: &Path) {
     let loopback = format!("--loopback={shards}");
-    eval(Run::coord(["eval", &loopback, "--bank", bank, "--model"]).arg(models::nano()), prompts, out);
+    eval(Run::coord(["eval", &loopback, "--model"]).arg(models::nano()), prompts, out);
 }
 
 /// `workers` processes, and one more shard in the coordinator if `local_shard`.
 fn over_processes(workers: u16, local_shard: bool, bank: &str) {
+    over_processes_with(workers, local_shard, bank, "f32");
+}
+
+fn over_processes_with(workers: u16, local_shard: bool, bank: &str, dtype: &str) {
     let folder = tempfile::tempdir().unwrap();
     let prompts = prompts(folder.path());
     let [one, other] = ["one", "other"].map(|name| folder.path().join(name));
     let nano = models::nano();
     let cluster = Cluster::planned(&Plan { model: &nano, workers, local_shard, link: "" });
     let _workers = cluster.start_all(&["--bank", bank]);
-    eval(cluster.coord(&["eval", "--bank", bank]), &prompts, &one);
-    in_memory(workers + u16::from(local_shard), bank, &prompts, &other);
+    let args = ["eval", "--bank", bank, "--dtype", dtype];
+    eval(cluster.coord(&args), &prompts, &one);
+    let loopback = format!("--loopback={}", workers + u16::from(local_shard));
+    eval(Run::coord(args).arg(loopback).arg("--model").arg(&nano), &prompts, &other);
     assert_same_bits(&one, &other);
     // Again, on the same workers: they keep nothing.
-    eval(cluster.coord(&["eval", "--bank", bank]), &prompts, &one);
+    eval(cluster.coord(&args), &prompts, &one);
     assert_same_bits(&one, &other);
 }
 
@@ -71,13 +77,20 @@ fn a_shard_in_the_coordinator_gives_the_bits_of_one_process() {
     over_processes(2, true, "reference");
 }
 
+/// On a Mac rows travel as bf16; here both ends are asked to.
+#[test]
+fn bf16_rows_give_the_bits_of_one_process() {
+    over_processes_with(2, true, "mlx", "bf16");
+    over_processes_with(1, false, "reference", "bf16");
+}
+
 #[test]
 fn loopback_over_quic_gives_the_bits_of_memory() {
     let folder = tempfile::tempdir().unwrap();
     let prompts = prompts(folder.path());
     let [one, other] = ["one", "other"].map(|name| folder.path().join(name));
     for shards in [1, 3] {
-        in_memory(shards, "mlx", &prompts, &one);
+        in_memory(shards, &prompts, &one);
         let loopback = format!("--loopback-quic={shards}");
         eval(Run::coord(["eval", &loopback, "--model"]).arg(models::nano()), &prompts, &other);
         assert_same_bits(&one, &other);
@@ -89,7 +102,7 @@ fn eval_writes_what_its_help_says() {
     let folder = tempfile::tempdir().unwrap();
     let prompts = prompts(folder.path());
     let out = folder.path().join("out");
-    in_memory(2, "mlx", &prompts, &out);
+    in_memory(2, &prompts, &out);
     let table = table(&out);
     let shape = |name: &str| {
         let entry = table.iter().find(|(other, ..)| other == name);
