@@ -1,2 +1,5 @@
-//! Placeholder.
-fn main() {}
+//! `laguna-coord`: see [`laguna_coordinator`].
+
+fn main() -> std::process::ExitCode {
+    laguna_coordinator::cli::main()
+}

@@ -1,6 +1,13 @@
 //! Routed experts as a function: rows in, one weighted sum per row out.
+//!
+//! - [`reference`](mod@reference): plain Rust, f32; the oracle
+//! - [`mlx`]: MLX's gathered products; Metal on a Mac
+
+pub mod mlx;
+pub mod reference;
 
 use crate::ids::{ExpertId, ExpertRange, LayerId};
+use crate::weights::CheckpointError;
 
 /// Element type of activations, in memory and on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -84,5 +91,60 @@ pub enum BankError {
         backend: &'static str,
         /// What it said.
         message: String,
+    },
+}
+
+impl ExpertBatch<'_> {
+    /// Checks that the slices agree with each other and with rows of `hidden` elements.
+    ///
+    /// # Errors
+    /// [`BankError::Malformed`], with both numbers.
+    pub fn check(&self, hidden: usize) -> Result<(), BankError> {
+        let malformed = |what: String| Err(BankError::Malformed(what));
+        if self.hidden != hidden {
+            return malformed(format!("rows of {} elements, but the model's hidden size is {hidden}", self.hidden));
+        }
+        let slots: usize = self.counts.iter().map(|&c| usize::from(c)).sum();
+        if self.counts.contains(&0) {
+            return malformed("a row without experts".into());
+        }
+        if slots != self.experts.len() || slots != self.weights.len() {
+            return malformed(format!(
+                "{slots} slots counted, {} experts and {} weights given",
+                self.experts.len(),
+                self.weights.len()
+            ));
+        }
+        let bytes = self.counts.len().checked_mul(hidden).and_then(|n| n.checked_mul(self.activation.size()));
+        if bytes != Some(self.rows.len()) {
+            return malformed(format!("{} bytes for {} rows of {hidden}", self.rows.len(), self.counts.len()));
+        }
+        Ok(())
+    }
+}
+
+/// Why a bank could not be filled.
+#[derive(Debug, thiserror::Error)]
+pub enum BankLoadError {
+    /// A slice could not be read, or the experts of a layer do not form one stack.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// The backend refused a tensor or ran out of memory.
+    #[error("{backend} backend, at {tensor}: {message}")]
+    Backend {
+        /// Name of the implementation.
+        backend: &'static str,
+        /// First tensor of the stack.
+        tensor: String,
+        /// What it said.
+        message: String,
+    },
+    /// The range does not lie within the model's experts, or holds none.
+    #[error("experts {range} cannot be held: the model has {experts} routed experts per layer")]
+    BadRange {
+        /// As asked.
+        range: ExpertRange,
+        /// As the checkpoint has.
+        experts: usize,
     },
 }

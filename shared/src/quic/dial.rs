@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use quinn::{ClientConfig, Connection, Endpoint, RecvStream, SendStream};
 use tokio::time::{sleep, timeout_at};
 
-use super::identity::{Identity, Pin, SERVER_NAME};
+use super::Pin;
+use super::identity::{Identity, SERVER_NAME};
 use super::path::{self, End};
 use super::probe::{INTERVAL, Probe};
 use super::{end, tls};

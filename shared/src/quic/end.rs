@@ -2,7 +2,7 @@
 
 use quinn::{ConnectionError, ReadError, VarInt, WriteError};
 
-use super::identity::Pin;
+use super::Pin;
 use super::tls::Pinned;
 use crate::session::{Fault, Gone, Misbehaviour};
 use crate::wire::CloseCode;

@@ -37,6 +37,7 @@ pub(crate) mod wire;
 #[cfg(test)]
 mod tests;
 
-pub use identity::{Identity, IdentityError, Pin};
+pub use identity::{Identity, IdentityError};
+pub use laguna_topology::Pin;
 pub use links::{Peer, QuicLinks, QuicSettings};
 pub use server::{QuicServer, ServeError, ServeSettings};

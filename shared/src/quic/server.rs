@@ -12,7 +12,8 @@ use tokio::sync::watch;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep_until, timeout};
 
-use super::identity::{Identity, IdentityError, Pin};
+use super::Pin;
+use super::identity::{Identity, IdentityError};
 use super::path::{self, End};
 use super::{end, tls};
 use crate::compute::ExpertBank;
@@ -28,7 +29,7 @@ pub struct ServeSettings {
     pub listen: SocketAddr,
     /// Certificates of the coordinators that are admitted.
     pub coordinators: Vec<Pin>,
-    /// IP MTU of the paths to them in bytes, where it is known.
+    /// Bytes of UDP payload to send at most, `1200..=65507`; `None` chooses by path. Probing finds what really passes.
     pub mtu: Option<u16>,
 }
 
@@ -104,7 +105,7 @@ impl Listener {
             ServerConfig::with_crypto(Arc::new(crypto.map_err(|error| ServeError::Tls(error.to_string()))?));
         let cannot = |error| ServeError::Listen(*listen, error);
         let _inside = runtime.enter();
-        let socket = path::socket(*listen).map_err(cannot)?;
+        let socket = path::listener(*listen).map_err(cannot)?;
         let endpoint = Endpoint::new(path::endpoint(), Some(config.clone()), socket, Arc::new(TokioRuntime));
         let endpoint = endpoint.map_err(cannot)?;
         let address = endpoint.local_addr().map_err(cannot)?;

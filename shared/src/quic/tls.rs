@@ -13,7 +13,8 @@ use rustls::{
 };
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
-use super::identity::{Identity, Pin};
+use super::Pin;
+use super::identity::{Identity, pin_of};
 
 /// Crypto of a coordinator that expects the worker with this pin, and what it then saw.
 pub(crate) fn client(identity: &Identity, expected: Pin) -> Result<(QuicClientConfig, Arc<Pinned>), Error> {
@@ -63,7 +64,7 @@ impl Pinned {
     }
 
     fn check(&self, certificate: &CertificateDer<'_>) -> Result<(), Error> {
-        let pin = Pin::of(certificate);
+        let pin = pin_of(certificate);
         if self.admitted.contains(&pin) {
             return Ok(());
         }

@@ -1,6 +1,8 @@
 //! Where each part of the model lies in the checkpoint: byte ranges and number formats, one per matrix.
 //!
-//! A process reads only the slices it owns: experts out of pre-stacked tensors are slices of their own.
+//! Plain data; `resolve` fills it. A process reads only the slices it owns: experts out of pre-stacked tensors are slices of their own.
+
+use crate::ids::LayerId;
 
 /// A contiguous run of bytes in one checkpoint file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +24,16 @@ pub enum FloatType {
     Bf16,
     /// IEEE single.
     F32,
+}
+
+impl FloatType {
+    /// Bytes per element.
+    pub const fn size(self) -> usize {
+        match self {
+            Self::F16 | Self::Bf16 => 2,
+            Self::F32 => 4,
+        }
+    }
 }
 
 /// Number format of a matrix.
@@ -118,6 +130,16 @@ pub struct Inventory {
     pub layers: Vec<LayerSource>,
 }
 
+impl Inventory {
+    /// A sparse layer's parts; `None` for dense and unknown layers.
+    pub fn sparse(&self, layer: LayerId) -> Option<&SparseSource> {
+        match &self.layers.get(usize::from(layer.0))?.mlp {
+            MlpSource::Sparse(sparse) => Some(sparse),
+            MlpSource::Dense(_) => None,
+        }
+    }
+}
+
 /// One decoder layer's parts.
 #[derive(Clone, Debug)]
 pub struct LayerSource {
@@ -154,6 +176,7 @@ pub struct AttentionSource {
 
 /// MLP or experts.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "one per layer; a box would only hide it")]
 pub enum MlpSource {
     /// One SwiGLU.
     Dense(SwigluSource),

@@ -1,0 +1,61 @@
+//! The command line: three steps, [`args`] → [`cluster`] → a command.
+//!
+//! - [`args`]: flags as plain data
+//! - [`cluster`]: a model and its shards, ready to run, from a topology file or in loopback
+//! - [`generate`], [`verify`], [`eval`], [`inspect`], [`keygen`]: the commands
+//! - [`failure`]: what went wrong, in one message and an exit code
+//!
+//! stdout carries data only; everything said to a person goes to stderr.
+
+pub mod args;
+pub mod cluster;
+pub mod eval;
+pub mod failure;
+pub mod generate;
+pub mod inspect;
+pub mod keygen;
+pub mod output;
+pub mod quic;
+pub mod verify;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+use tracing_subscriber::EnvFilter;
+
+use args::{Args, Command};
+use failure::Failure;
+
+/// Parses the command line, runs it, and says how it went.
+pub fn main() -> ExitCode {
+    let args = Args::parse();
+    let filter = EnvFilter::try_from_env("LAGUNA_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .without_time()
+        .init();
+    match run(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(failure) => {
+            output::error(&failure);
+            ExitCode::from(failure.code())
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<(), Failure> {
+    match &args.command {
+        None => Err(Failure::usage(format!(
+            "no command given; `laguna-coord generate --loopback --model DIR -p TEXT` is a start\n\n{}",
+            Args::command().render_usage()
+        ))),
+        Some(Command::Generate(generate)) => generate::run(args, generate),
+        Some(Command::Verify(verify)) => verify::run(args, verify),
+        Some(Command::Eval(eval)) => eval::run(args, eval),
+        Some(Command::Inspect(inspect)) => inspect::run(args, inspect),
+        Some(Command::Keygen(keygen)) => keygen::run(args, keygen),
+    }
+}

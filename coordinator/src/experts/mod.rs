@@ -1,0 +1,251 @@
+//! Routed rows out to the shards and back, as the engine sees it.
+//!
+//! - [`scatter`]: rows and choices, grouped by the shard that holds each expert
+//! - [`gather`]: partial sums of the shards, added in shard order
+//! - [`local`]: a shard that this process holds itself
+//! - [`timing`]: how long the exchange took
+//!
+//! The shards' replies are added in shard order, never in arrival order: same topology, same bits.
+
+pub mod gather;
+pub mod local;
+pub mod scatter;
+pub mod timing;
+
+use std::time::Instant;
+
+use laguna_shared::compute::{ActivationType, BankError};
+use laguna_shared::ids::{ExpertId, LayerId, ShardId};
+use laguna_shared::session::{Links, Reply, ShardError};
+use laguna_shared::wire::CallId;
+
+use crate::model::router::Choices;
+use gather::Gather;
+use local::LocalShard;
+use scatter::Scatter;
+use timing::{ExchangeSummary, ExchangeTimes};
+
+/// Every shard of the cluster, local and remote, and who holds which expert.
+pub struct Experts {
+    /// In shard order.
+    shards: Vec<Shard>,
+    /// Index into `shards` for each expert.
+    owners: Vec<u16>,
+    local: Option<LocalShard>,
+    links: Box<dyn Links>,
+    /// Replies that came while another dispatch was being collected.
+    inbox: Vec<Reply>,
+    /// Buffers of dispatches that are done.
+    spare: Vec<Scatter>,
+    gather: Gather,
+    times: ExchangeTimes,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Shard {
+    Local,
+    /// Index into the links.
+    Remote(usize),
+}
+
+/// One sparse layer's rows, their experts and weights.
+#[derive(Debug)]
+pub struct RoutedRows {
+    /// Decoder layer.
+    pub layer: LayerId,
+    /// Element type of `rows`.
+    pub activation: ActivationType,
+    /// Elements per row.
+    pub hidden: usize,
+    /// Experts per row.
+    pub top_k: usize,
+    /// `[rows, top_k]`.
+    pub choices: Choices,
+    /// `[rows, hidden]`, row-major, little-endian.
+    pub rows: Vec<u8>,
+}
+
+/// A dispatched layer whose sums are yet to be collected. Several may be under way.
+#[derive(Debug)]
+#[must_use = "replies that are not collected stay in memory"]
+pub struct Dispatch {
+    started: Instant,
+    scatter: Scatter,
+    /// The call each shard answers, in shard order; `None` for the local shard and for shards without rows.
+    calls: Vec<Option<CallId>>,
+}
+
+/// Why a sparse layer failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ExpertsError {
+    /// A remote shard failed; the error names it.
+    #[error(transparent)]
+    Shard(#[from] ShardError),
+    /// The shard in this process failed.
+    #[error("{shard} (in this process): {source}")]
+    Local {
+        /// The shard.
+        shard: ShardId,
+        /// What its bank said.
+        source: BankError,
+    },
+    /// A call was abandoned while another dispatch failed.
+    #[error("this layer's calls were given up when another layer's failed")]
+    Lost,
+    /// An expert that no shard holds: the plan and the model disagree.
+    #[error("{layer}: no shard holds {expert}; the topology covers {covered} experts")]
+    Unowned {
+        /// Decoder layer.
+        layer: LayerId,
+        /// As routed.
+        expert: ExpertId,
+        /// Experts that the plan covers.
+        covered: usize,
+    },
+    /// The plan names a shard that is neither local nor connected.
+    #[error("{expert} belongs to {owner}, which is neither in this process nor connected")]
+    UnknownOwner {
+        /// As planned.
+        expert: ExpertId,
+        /// As planned.
+        owner: ShardId,
+    },
+}
+
+impl Experts {
+    /// A cluster whose `owners[e]` is the shard that answers for expert e. `links` drives every remote shard, `local`
+    /// is the one in this process, if any.
+    ///
+    /// # Errors
+    /// [`ExpertsError::UnknownOwner`].
+    pub fn new(
+        owners: &[ShardId],
+        links: Box<dyn Links>,
+        local: Option<LocalShard>,
+    ) -> Result<Self, ExpertsError> {
+        let remote = (0..).zip(links.shards()).map(|(index, info)| (info.shard, Shard::Remote(index)));
+        let here = local.as_ref().map(|local| (local.shard(), Shard::Local));
+        let mut known: Vec<(ShardId, Shard)> = remote.chain(here).collect();
+        known.sort_by_key(|(id, _)| *id);
+        let owners = (0..)
+            .map(ExpertId)
+            .zip(owners)
+            .map(|(expert, &owner)| {
+                let index = known.iter().position(|(id, _)| *id == owner);
+                index.map(|i| i as u16).ok_or(ExpertsError::UnknownOwner { expert, owner })
+            })
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            shards: known.into_iter().map(|(_, shard)| shard).collect(),
+            owners,
+            local,
+            links,
+            inbox: Vec::new(),
+            spare: Vec::new(),
+            gather: Gather::default(),
+            times: ExchangeTimes::default(),
+        })
+    }
+
+    /// The remote shards.
+    pub fn links(&self) -> &dyn Links {
+        self.links.as_ref()
+    }
+
+    /// The shard in this process.
+    pub const fn local(&self) -> Option<&LocalShard> {
+        self.local.as_ref()
+    }
+
+    /// Sends a layer's rows to the remote shards that hold their experts. Nothing is computed here yet.
+    ///
+    /// # Errors
+    /// See [`ExpertsError`].
+    pub fn dispatch(&mut self, routed: &RoutedRows) -> Result<Dispatch, ExpertsError> {
+        let started = Instant::now();
+        let mut scatter = self.spare.pop().unwrap_or_default();
+        let groups = scatter.group(routed, &self.owners, self.shards.len()).map_err(|expert| {
+            ExpertsError::Unowned { layer: routed.layer, expert, covered: self.owners.len() }
+        })?;
+        let mut calls = Vec::with_capacity(groups.len());
+        let mut failed = None;
+        for (group, shard) in groups.iter().zip(&self.shards) {
+            calls.push(match *shard {
+                Shard::Remote(link) if !group.is_empty() => {
+                    self.links.send(link, &group.batch(routed)).map_err(|e| failed = Some(e)).ok()
+                }
+                Shard::Remote(_) | Shard::Local => None,
+            });
+        }
+        if let Some(error) = failed {
+            self.give_up();
+            return Err(error.into());
+        }
+        Ok(Dispatch { started, scatter, calls })
+    }
+
+    /// Runs the local shard, waits for the remote ones, and returns the sums `[rows, hidden]` of the routed experts.
+    ///
+    /// # Errors
+    /// See [`ExpertsError`]. The dispatch is then lost, and a later one may be tried.
+    pub fn collect(&mut self, dispatch: Dispatch, routed: &RoutedRows) -> Result<&[f32], ExpertsError> {
+        let Dispatch { started, scatter, calls } = dispatch;
+        let rows = routed.rows.len() / (routed.hidden * routed.activation.size());
+        self.gather.start(rows, routed.hidden);
+        // The local shard computes first: the others do so meanwhile.
+        if let Some(local) = &mut self.local {
+            let here = self.shards.iter().zip(scatter.groups()).find(|(s, _)| matches!(s, Shard::Local));
+            if let Some((_, group)) = here.filter(|(_, group)| !group.is_empty()) {
+                if let Err(error) = local.run(group, routed) {
+                    self.give_up();
+                    return Err(error);
+                }
+            }
+        }
+        self.receive(&calls)?;
+        for ((group, shard), call) in scatter.groups().iter().zip(&self.shards).zip(&calls) {
+            match (shard, call, &self.local) {
+                (Shard::Local, _, Some(local)) if !group.is_empty() => {
+                    self.gather.add(&group.sources, local.sums());
+                }
+                (_, Some(call), _) => {
+                    if let Some(index) = self.inbox.iter().position(|reply| reply.call() == *call) {
+                        let reply = self.inbox.swap_remove(index);
+                        self.gather.add(&group.sources, reply.sums());
+                        self.links.recycle(reply);
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.spare.push(scatter);
+        self.times.record(started.elapsed());
+        Ok(self.gather.sums())
+    }
+
+    /// Exchange times since the last call of this.
+    pub fn take_times(&mut self) -> Option<ExchangeSummary> {
+        self.times.take()
+    }
+
+    /// Blocks until every one of `calls` has its reply in the inbox.
+    fn receive(&mut self, calls: &[Option<CallId>]) -> Result<(), ExpertsError> {
+        while calls.iter().flatten().any(|call| self.inbox.iter().all(|reply| reply.call() != *call)) {
+            match self.links.recv() {
+                Ok(Some(reply)) => self.inbox.push(reply),
+                Ok(None) => return Err(ExpertsError::Lost),
+                Err(error) => {
+                    self.give_up();
+                    return Err(error.into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets every call in flight, so that no late reply is taken for another's.
+    fn give_up(&mut self) {
+        self.links.abandon();
+        self.inbox.clear();
+    }
+}

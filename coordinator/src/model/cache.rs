@@ -1,0 +1,232 @@
+//! Keys and values of one sequence: growing on full layers, a ring of the last window on sliding ones.
+
+use laguna_shared::config::ModelConfig;
+use mlx_rs::error::Exception;
+use mlx_rs::ops::indexing::{TryIndexMutOp, TryIndexOp};
+use mlx_rs::{Array, ops};
+
+/// The cache of one sequence, all layers.
+#[derive(Clone, Debug)]
+pub struct SequenceCache {
+    layers: Vec<LayerCache>,
+    len: usize,
+}
+
+/// What new queries attend to: keys and values `[1, kv_heads, keys, head_dim]` and who sees what.
+#[derive(Debug)]
+pub(super) struct Attended {
+    pub(super) keys: Array,
+    pub(super) values: Array,
+    pub(super) mask: Mask,
+}
+
+/// Which keys a query sees.
+#[derive(Debug)]
+pub(super) enum Mask {
+    /// All of them.
+    All,
+    /// Those up to its own position; the last query has the last key's.
+    Causal,
+    /// As the array says, `[queries, keys]` bool.
+    Array(Array),
+}
+
+#[derive(Clone, Debug)]
+enum LayerCache {
+    Full(Option<Pair>),
+    Sliding { window: usize, ring: Option<Pair> },
+}
+
+/// Buffers `[1, kv_heads, capacity, head_dim]`.
+#[derive(Clone, Debug)]
+struct Pair {
+    keys: Array,
+    values: Array,
+}
+
+impl SequenceCache {
+    pub(super) fn new(config: &ModelConfig) -> Self {
+        let layer = |window: Option<usize>| match window {
+            None => LayerCache::Full(None),
+            Some(window) => LayerCache::Sliding { window, ring: None },
+        };
+        Self { layers: config.layers.iter().map(|l| layer(l.sliding_window)).collect(), len: 0 }
+    }
+
+    /// Tokens held so far.
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether no token has been run yet.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes of keys and values allocated.
+    pub fn bytes(&self) -> u64 {
+        self.layers
+            .iter()
+            .filter_map(|layer| match layer {
+                LayerCache::Full(pair) | LayerCache::Sliding { ring: pair, .. } => pair.as_ref(),
+            })
+            .map(|pair| (pair.keys.nbytes() + pair.values.nbytes()) as u64)
+            .sum()
+    }
+
+    /// Adds a layer's new keys and values, `[1, kv_heads, tokens, head_dim]`, and returns what their queries see.
+    pub(super) fn extend(&mut self, layer: usize, keys: Array, values: Array) -> Result<Attended, Exception> {
+        match &mut self.layers[layer] {
+            LayerCache::Full(pair) => extend_full(pair, self.len, keys, values),
+            LayerCache::Sliding { window, ring } => extend_sliding(ring, *window, self.len, keys, values),
+        }
+    }
+
+    /// Called once all layers have been extended by `tokens`.
+    pub(super) fn advance(&mut self, tokens: usize) {
+        self.len += tokens;
+    }
+}
+
+fn extend_full(
+    pair: &mut Option<Pair>,
+    len: usize,
+    keys: Array,
+    values: Array,
+) -> Result<Attended, Exception> {
+    let tokens = keys.dim(2) as usize;
+    let end = len + tokens;
+    let pair = match pair {
+        Some(pair) => {
+            pair.reserve(end)?;
+            pair
+        }
+        None => pair.insert(Pair::zeros(&keys, end.next_multiple_of(GROWTH))?),
+    };
+    pair.write(len, &keys, &values)?;
+    let mask = if tokens == 1 { Mask::All } else { Mask::Causal };
+    let (keys, values) = pair.read(0, end)?;
+    Ok(Attended { keys, values, mask })
+}
+
+/// Token `t` lies at ring position `t % window`.
+fn extend_sliding(
+    ring: &mut Option<Pair>,
+    window: usize,
+    len: usize,
+    keys: Array,
+    values: Array,
+) -> Result<Attended, Exception> {
+    let tokens = keys.dim(2) as usize;
+    let ring = match ring {
+        Some(ring) => ring,
+        None => ring.insert(Pair::zeros(&keys, window)?),
+    };
+    if tokens == 1 {
+        ring.write(len % window, &keys, &values)?;
+        // Positions are in the keys already, so the order within the ring does not matter.
+        let (keys, values) = ring.read(0, window.min(len + 1))?;
+        return Ok(Attended { keys, values, mask: Mask::All });
+    }
+    // The oldest new query still sees the `window - 1` tokens before it.
+    let before = len.min(window - 1);
+    let old = ring.read_wrapped(len - before, before, window)?;
+    let attended = match old {
+        None => Pair { keys: keys.clone(), values: values.clone() },
+        Some(old) => Pair {
+            keys: ops::concatenate(&[&old.keys, &keys], 2)?,
+            values: ops::concatenate(&[&old.values, &values], 2)?,
+        },
+    };
+    ring.write_wrapped(len, &keys, &values, window)?;
+    let mask = if before + tokens <= window {
+        Mask::Causal
+    } else {
+        Mask::Array(window_mask(before, tokens, window)?)
+    };
+    Ok(Attended { keys: attended.keys, values: attended.values, mask })
+}
+
+/// `[tokens, before + tokens]`: query i sees key j where `0 <= (before + i) - j < window`.
+fn window_mask(before: usize, tokens: usize, window: usize) -> Result<Array, Exception> {
+    let keys = before + tokens;
+    let query = Array::arange::<_, i32>(before as i32, keys as i32, None)?.expand_dims(1)?;
+    let key = Array::arange::<_, i32>(None, keys as i32, None)?.expand_dims(0)?;
+    let distance = query.subtract(key)?;
+    distance.ge(Array::from_int(0))?.logical_and(distance.lt(Array::from_int(window as i32))?)
+}
+
+impl Pair {
+    /// Room for `capacity` tokens of the shape and type of `like`.
+    fn zeros(like: &Array, capacity: usize) -> Result<Self, Exception> {
+        let shape = [like.dim(0), like.dim(1), capacity as i32, like.dim(3)];
+        let zeros = ops::zeros_dtype(&shape, like.dtype())?;
+        Ok(Self { keys: zeros.clone(), values: zeros })
+    }
+
+    fn reserve(&mut self, tokens: usize) -> Result<(), Exception> {
+        let capacity = self.keys.dim(2) as usize;
+        if tokens > capacity {
+            let more = Self::zeros(&self.keys, tokens.next_multiple_of(GROWTH) - capacity)?;
+            self.keys = ops::concatenate(&[&self.keys, &more.keys], 2)?;
+            self.values = ops::concatenate(&[&self.values, &more.values], 2)?;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, at: usize, keys: &Array, values: &Array) -> Result<(), Exception> {
+        let (from, to) = (at as i32, at as i32 + keys.dim(2));
+        self.keys.try_index_mut((.., .., from..to, ..), keys)?;
+        self.values.try_index_mut((.., .., from..to, ..), values)
+    }
+
+    fn read(&self, from: usize, to: usize) -> Result<(Array, Array), Exception> {
+        let range = from as i32..to as i32;
+        Ok((
+            self.keys.try_index((.., .., range.clone(), ..))?,
+            self.values.try_index((.., .., range, ..))?,
+        ))
+    }
+
+    /// Tokens `first..first + count` of a ring, oldest first.
+    fn read_wrapped(&self, first: usize, count: usize, window: usize) -> Result<Option<Self>, Exception> {
+        if count == 0 {
+            return Ok(None);
+        }
+        let at = first % window;
+        let head = count.min(window - at);
+        let (keys, values) = self.read(at, at + head)?;
+        if head == count {
+            return Ok(Some(Self { keys, values }));
+        }
+        let (more_keys, more_values) = self.read(0, count - head)?;
+        Ok(Some(Self {
+            keys: ops::concatenate(&[keys, more_keys], 2)?,
+            values: ops::concatenate(&[values, more_values], 2)?,
+        }))
+    }
+
+    /// Writes the last `window` of the new tokens, the first of which has position `first`.
+    fn write_wrapped(
+        &mut self,
+        first: usize,
+        keys: &Array,
+        values: &Array,
+        window: usize,
+    ) -> Result<(), Exception> {
+        let tokens = keys.dim(2) as usize;
+        let mut done = tokens.saturating_sub(window);
+        while done < tokens {
+            let at = (first + done) % window;
+            let count = (tokens - done).min(window - at);
+            let range = done as i32..(done + count) as i32;
+            let part = |a: &Array| a.try_index((.., .., range.clone(), ..));
+            self.write(at, &part(keys)?, &part(values)?)?;
+            done += count;
+        }
+        Ok(())
+    }
+}
+
+/// Tokens by which a full layer's buffers grow.
+const GROWTH: usize = 256;

@@ -1,0 +1,23 @@
+//! SwiGLU: `down(silu(gate x) · up x)` (arXiv 2002.05202). Dense layers are one, and so is the shared expert.
+
+use mlx_rs::error::Exception;
+use mlx_rs::{Array, ops};
+
+use super::linear::Linear;
+
+/// The three matrices of a SwiGLU.
+#[derive(Debug)]
+pub struct Swiglu {
+    pub(super) gate: Linear,
+    pub(super) up: Linear,
+    pub(super) down: Linear,
+}
+
+impl Swiglu {
+    /// `[rows, hidden]` → `[rows, hidden]`.
+    pub(super) fn forward(&self, x: &Array) -> Result<Array, Exception> {
+        let gate = self.gate.forward(x)?;
+        let inner = ops::sigmoid(&gate)?.multiply(&gate)?.multiply(self.up.forward(x)?)?;
+        self.down.forward(&inner)
+    }
+}

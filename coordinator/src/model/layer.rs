@@ -1,0 +1,49 @@
+//! One decoder layer: `x + attention(norm x)`, then `x + mlp(norm x)`.
+
+use mlx_rs::Array;
+
+use super::attention::Attention;
+use super::dense::Swiglu;
+use super::moe::SparseMlp;
+use super::norm::RmsNorm;
+use super::trace::RoutingTrace;
+use super::{ForwardError, Segment};
+use crate::experts::Experts;
+
+/// A decoder layer's parts.
+#[derive(Debug)]
+pub struct Layer {
+    pub(super) input_norm: RmsNorm,
+    pub(super) attention: Attention,
+    pub(super) post_attention_norm: RmsNorm,
+    pub(super) mlp: Mlp,
+}
+
+/// What follows attention.
+#[derive(Debug)]
+pub enum Mlp {
+    /// One SwiGLU.
+    Dense(Swiglu),
+    /// Router, routed experts, shared expert.
+    Sparse(Box<SparseMlp>),
+}
+
+impl Layer {
+    pub(super) fn forward(
+        &self,
+        index: usize,
+        x: Array,
+        segments: &mut [Segment<'_>],
+        experts: &mut Experts,
+        trace: Option<&mut RoutingTrace>,
+    ) -> Result<Array, ForwardError> {
+        let attended = self.attention.forward(index, &self.input_norm.forward(&x)?, segments)?;
+        let x = x.add(attended)?;
+        let normed = self.post_attention_norm.forward(&x)?;
+        let y = match &self.mlp {
+            Mlp::Dense(swiglu) => swiglu.forward(&normed)?,
+            Mlp::Sparse(sparse) => sparse.forward(&normed, experts, trace)?,
+        };
+        Ok(x.add(y)?)
+    }
+}

@@ -1,0 +1,168 @@
+//! Fills the trunk from a checkpoint: reads only its own tensors, one at a time.
+
+use laguna_shared::compute::ActivationType;
+use laguna_shared::compute::mlx::Matrix;
+use laguna_shared::compute::mlx::array::{activation_dtype, float_dtype, from_bytes};
+use laguna_shared::compute::mlx::packed::MatrixBytes;
+use laguna_shared::config::{LayerConfig, ModelConfig};
+use laguna_shared::ids::LayerId;
+use laguna_shared::weights::inventory::{
+    AttentionSource, Inventory, LayerSource, MatrixSource, MlpSource, SparseSource, SwigluSource, VectorSource,
+};
+use laguna_shared::weights::decode::decode_floats;
+use laguna_shared::weights::{Checkpoint, read_matrix};
+use mlx_rs::{Array, Dtype};
+
+use super::attention::Attention;
+use super::dense::Swiglu;
+use super::embed::Embedding;
+use super::head::Head;
+use super::layer::{Layer, Mlp};
+use super::linear::Linear;
+use super::moe::SparseMlp;
+use super::norm::RmsNorm;
+use super::rope::Rope;
+use super::router::{Router, Selection};
+use super::{Model, ModelLoadError};
+
+impl Model {
+    /// Loads the trunk. `progress` is told the bytes of each tensor read.
+    ///
+    /// # Errors
+    /// If a tensor cannot be read, or MLX is out of memory.
+    pub fn load(
+        checkpoint: &Checkpoint,
+        inventory: &Inventory,
+        config: &ModelConfig,
+        activation: ActivationType,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Self, ModelLoadError> {
+        let mut loader =
+            Loader { checkpoint, config, activation, dtype: activation_dtype(activation), progress };
+        let embed = Embedding { weight: loader.linear(&inventory.embed)? };
+        let layers = inventory
+            .layers
+            .iter()
+            .zip(&config.layers)
+            .zip(0..)
+            .map(|((source, layer), n)| loader.layer(LayerId(n), source, layer))
+            .collect::<Result<_, _>>()?;
+        let head = Head {
+            norm: loader.norm(&inventory.final_norm)?,
+            weight: inventory.head.as_ref().map(|h| loader.linear(h)).transpose()?,
+        };
+        Ok(Self { config: config.clone(), activation, embed, layers, head })
+    }
+}
+
+struct Loader<'a> {
+    checkpoint: &'a Checkpoint,
+    config: &'a ModelConfig,
+    activation: ActivationType,
+    dtype: Dtype,
+    progress: &'a mut dyn FnMut(u64),
+}
+
+impl Loader<'_> {
+    fn layer(
+        &mut self,
+        id: LayerId,
+        source: &LayerSource,
+        config: &LayerConfig,
+    ) -> Result<Layer, ModelLoadError> {
+        Ok(Layer {
+            input_norm: self.norm(&source.input_norm)?,
+            attention: self.attention(&source.attention, config)?,
+            post_attention_norm: self.norm(&source.post_attention_norm)?,
+            mlp: match &source.mlp {
+                MlpSource::Dense(swiglu) => Mlp::Dense(self.swiglu(swiglu)?),
+                MlpSource::Sparse(sparse) => Mlp::Sparse(Box::new(self.sparse(id, sparse)?)),
+            },
+        })
+    }
+
+    fn attention(
+        &mut self,
+        source: &AttentionSource,
+        layer: &LayerConfig,
+    ) -> Result<Attention, ModelLoadError> {
+        Ok(Attention {
+            q: self.linear(&source.q)?,
+            k: self.linear(&source.k)?,
+            v: self.linear(&source.v)?,
+            o: self.linear(&source.o)?,
+            gate: source.g.as_ref().map(|g| self.linear(g)).transpose()?,
+            gating: self.config.gating,
+            q_norm: self.norm(&source.q_norm)?,
+            k_norm: self.norm(&source.k_norm)?,
+            rope: Rope::new(&layer.rope, self.config.head_dim, self.dtype)?,
+            sinks: source.sink.as_ref().map(|s| self.vector(s)).transpose()?,
+            heads: layer.num_attention_heads,
+            kv_heads: self.config.num_key_value_heads,
+            head_dim: self.config.head_dim,
+        })
+    }
+
+    fn sparse(&mut self, layer: LayerId, source: &SparseSource) -> Result<SparseMlp, ModelLoadError> {
+        let bias = match &source.correction_bias {
+            Some(bias) => self.floats(bias)?,
+            None => vec![0.0; self.config.num_experts],
+        };
+        Ok(SparseMlp {
+            layer,
+            router: Router {
+                linear: self.linear(&source.router)?,
+                rules: Selection {
+                    config: self.config.router,
+                    bias,
+                    top_k: self.config.num_experts_per_tok,
+                },
+            },
+            shared_expert: source.shared_expert.as_ref().map(|s| self.swiglu(s)).transpose()?,
+            routed_scaling: self.config.routed_scaling_factor,
+            activation: self.activation,
+        })
+    }
+
+    fn swiglu(&mut self, source: &SwigluSource) -> Result<Swiglu, ModelLoadError> {
+        Ok(Swiglu {
+            gate: self.linear(&source.gate)?,
+            up: self.linear(&source.up)?,
+            down: self.linear(&source.down)?,
+        })
+    }
+
+    fn linear(&mut self, source: &MatrixSource) -> Result<Linear, ModelLoadError> {
+        let raw = read_matrix(self.checkpoint, source)?;
+        let bytes = MatrixBytes {
+            experts: None,
+            rows: source.rows,
+            cols: source.cols,
+            format: source.format,
+            weight: &raw.weight,
+            scales: &raw.scales,
+            biases: &raw.biases,
+        };
+        let weight = Matrix::new(&bytes, Some(self.dtype))?;
+        (self.progress)(raw.bytes());
+        Ok(Linear { weight, multiplier: raw.multiplier, activation: self.dtype })
+    }
+
+    fn norm(&mut self, source: &VectorSource) -> Result<RmsNorm, ModelLoadError> {
+        Ok(RmsNorm { weight: self.vector(source)?, eps: self.config.rms_norm_eps })
+    }
+
+    fn vector(&mut self, source: &VectorSource) -> Result<Array, ModelLoadError> {
+        let bytes = self.checkpoint.read_vec(source.slice)?;
+        (self.progress)(bytes.len() as u64);
+        Ok(from_bytes(&bytes, &[source.len], float_dtype(source.float))?.as_dtype(self.dtype)?)
+    }
+
+    fn floats(&mut self, source: &VectorSource) -> Result<Vec<f32>, ModelLoadError> {
+        let bytes = self.checkpoint.read_vec(source.slice)?;
+        (self.progress)(bytes.len() as u64);
+        let mut floats = vec![0.0; source.len];
+        decode_floats(source.float, &bytes, &mut floats);
+        Ok(floats)
+    }
+}

@@ -1,0 +1,73 @@
+//! A sparse layer: router, routed experts on their shards, shared expert, one sum.
+//!
+//! Order matters for speed: the rows leave for the remote shards before the local shard and the shared expert start.
+
+use laguna_shared::compute::ActivationType;
+use laguna_shared::compute::mlx::array::{append_bytes, append_f32};
+use laguna_shared::ids::LayerId;
+use mlx_rs::{Array, Dtype, transforms};
+
+use super::ForwardError;
+use super::dense::Swiglu;
+use super::router::Router;
+use super::trace::{LayerRouting, RoutingTrace};
+use crate::experts::{Experts, RoutedRows};
+
+/// A sparse layer's part of the trunk.
+#[derive(Debug)]
+pub struct SparseMlp {
+    pub(super) layer: LayerId,
+    pub(super) router: Router,
+    /// `None` where the config gives it no width.
+    pub(super) shared_expert: Option<Swiglu>,
+    /// `moe_routed_scaling_factor`.
+    pub(super) routed_scaling: f32,
+    pub(super) activation: ActivationType,
+}
+
+impl SparseMlp {
+    /// `x` `[rows, hidden]`, normed → `[rows, hidden]`.
+    pub(super) fn forward(
+        &self,
+        x: &Array,
+        experts: &mut Experts,
+        trace: Option<&mut RoutingTrace>,
+    ) -> Result<Array, ForwardError> {
+        let (rows, hidden) = (x.dim(0), x.dim(1));
+        let logits = self.router.logits(x)?;
+        let x = x.contiguous()?;
+        // The one evaluation before dispatch: what leaves the machine, and what decides where to.
+        transforms::eval([&logits, &x])?;
+
+        let mut host = Vec::new();
+        append_f32(&logits, &mut host)?;
+        let choices = self.router.rules.choose(&host);
+        let mut routed = RoutedRows {
+            layer: self.layer,
+            activation: self.activation,
+            hidden: hidden as usize,
+            top_k: self.router.rules.top_k,
+            choices,
+            rows: Vec::new(),
+        };
+        append_bytes(&x, &mut routed.rows)?;
+
+        let dispatch = experts.dispatch(&routed)?;
+        let shared = self.shared_expert.as_ref().map(|e| e.forward(&x)).transpose()?;
+        if let Some(shared) = &shared {
+            transforms::async_eval([shared])?;
+        }
+        let sum = experts.collect(dispatch, &routed)?;
+        let sum = Array::from_slice(sum, &[rows, hidden]).multiply(Array::from_f32(self.routed_scaling))?;
+        let y = match shared {
+            Some(shared) => sum.add(shared.as_dtype(Dtype::Float32)?)?,
+            None => sum,
+        };
+        if let Some(trace) = trace {
+            let RoutedRows { choices, .. } = routed;
+            let (experts, weights) = (choices.experts, choices.weights);
+            trace.layers.push(LayerRouting { layer: self.layer, experts, weights });
+        }
+        Ok(y.as_dtype(laguna_shared::compute::mlx::array::activation_dtype(self.activation))?)
+    }
+}

@@ -1,0 +1,274 @@
+//! The forward pass against its formulas and against the unit goldens (`tests/fixtures/README.md`).
+
+use std::path::{Path, PathBuf};
+
+use laguna_shared::compute::ActivationType;
+use laguna_shared::compute::mlx::array::append_f32;
+use laguna_shared::config::{ConfigOptions, Gating, RopeConfig, RouterConfig, RouterScore};
+use laguna_shared::ids::ExpertId;
+use laguna_worker::model::OpenModel;
+use mlx_rs::Array;
+use mlx_rs::ops::indexing::TryIndexOp;
+use serde_json::Value;
+
+use super::attention::{Attention, softplus};
+use super::rope::Rope;
+use super::router::Selection;
+use super::{Model, Segment};
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures").join(name)
+}
+
+fn goldens() -> Value {
+    serde_json::from_slice(&std::fs::read(fixture("unit_goldens.json")).unwrap()).unwrap()
+}
+
+fn floats(value: &Value) -> Vec<f32> {
+    match value {
+        Value::Array(items) => items.iter().flat_map(floats).collect(),
+        other => vec![other.as_f64().unwrap() as f32],
+    }
+}
+
+fn host(array: &Array) -> Vec<f32> {
+    let mut out = Vec::new();
+    append_f32(array, &mut out).unwrap();
+    out
+}
+
+/// Deterministic values in -1..1 that look like noise.
+fn noise(shape: &[i32], seed: u32) -> Array {
+    let mut state = seed.wrapping_mul(2_654_435_761).max(1);
+    let values: Vec<f32> = (0..shape.iter().product::<i32>())
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 17;
+            state ^= state << 5;
+            state as f32 / u32::MAX as f32 * 2.0 - 1.0
+        })
+        .collect();
+    Array::from_slice(&values, shape)
+}
+
+fn bf16_fixture() -> Model {
+    let opened = OpenModel::open(&fixture("bf16"), &ConfigOptions::default()).unwrap();
+    let OpenModel { checkpoint, config, inventory, .. } = &opened;
+    Model::load(checkpoint, inventory, config, ActivationType::F32, &mut |_| ()).unwrap()
+}
+
+#[test]
+fn rope_rotates_as_the_goldens_do() {
+    let goldens = goldens();
+    let positions = floats(&goldens["rope"]["positions"]);
+    let input = floats(&goldens["rope"]["input"]);
+    let head_dim = input.len() / positions.len();
+    let mut seen = 0;
+    for case in goldens["rope"]["cases"].as_array().unwrap() {
+        let config = published_rope(case, head_dim);
+        let theirs = floats(&case["inv_freq"]);
+        for (ours, theirs) in config.inverse_frequencies().iter().zip(&theirs) {
+            assert!((ours / f64::from(*theirs) - 1.0).abs() < 1e-6, "{}: {ours} {theirs}", case["config"]);
+        }
+        assert_eq!(config.inverse_frequencies().len(), theirs.len());
+        let rope = Rope::new(&config, head_dim, mlx_rs::Dtype::Float32).unwrap();
+        let rotated = floats(&case["rotated"]);
+        for (row, &position) in positions.iter().enumerate() {
+            let range = row * head_dim..(row + 1) * head_dim;
+            let x = Array::from_slice(&input[range.clone()], &[1, 1, 1, head_dim as i32]);
+            let ours = host(&rope.forward(&x, position as usize).unwrap());
+            for (ours, theirs) in ours.iter().zip(&rotated[range]) {
+                // At position 4096 an f32 angle is good to 2^-12 / 2 = 1.2e-4 radians.
+                assert!((ours - theirs).abs() < 6e-4, "{} at {position}: {ours} {theirs}", case["config"]);
+            }
+        }
+        seen += 1;
+    }
+    assert!(seen >= 6);
+}
+
+/// A golden's rope entry, read by the configuration parser like any checkpoint's.
+fn published_rope(case: &Value, head_dim: usize) -> RopeConfig {
+    let kind = case["layer_type"].as_str().unwrap();
+    let config = serde_json::json!({
+        "model_type": "laguna", "vocab_size": 64, "hidden_size": 64, "head_dim": head_dim,
+        "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 64,
+        "layer_types": [kind], "mlp_layer_types": ["dense"], "sliding_window": 16,
+        "rope_parameters": case["rope_parameters"],
+    });
+    let config =
+        laguna_shared::config::ModelConfig::from_json(&config.to_string(), &ConfigOptions::default()).unwrap();
+    let rope = config.layers[0].rope.clone();
+    let scaling = case["attention_scaling"].as_f64().unwrap();
+    assert!((rope.attention_factor - scaling).abs() < 1e-9, "{} {scaling}", rope.attention_factor);
+    rope
+}
+
+#[test]
+fn yarn_of_xs_2_1_has_the_published_values() {
+    // factor 32, 8192 original positions, beta 64 and 1, theta 5e5, 64 rotated dims:
+    // low = floor(64 ln(8192 / (64·2π)) / (2 ln 5e5)) = 7, high = ceil(64 ln(8192 / 2π) / (2 ln 5e5)) = 18.
+    let goldens = goldens();
+    let case = &goldens["rope"]["cases"][0];
+    let frequencies = published_rope(case, 128).inverse_frequencies();
+    let plain = |i: i32| 5e5_f64.powf(-f64::from(2 * i) / 64.0);
+    assert!((frequencies[7] / plain(7) - 1.0).abs() < 1e-12);
+    assert!((frequencies[18] * 32.0 / plain(18) - 1.0).abs() < 1e-12);
+    let ramp = 4.0 / 11.0;
+    let between = plain(11) / 32.0 * ramp + plain(11) * (1.0 - ramp);
+    assert!((frequencies[11] / between - 1.0).abs() < 1e-12);
+}
+
+#[test]
+fn softplus_gate_is_ln_2_at_0_and_follows_the_goldens() {
+    let goldens = goldens();
+    let logits = floats(&goldens["softplus_gate"]["logits"]);
+    let gate = floats(&goldens["softplus_gate"]["gate"]);
+    let ours = host(&softplus(&Array::from_slice(&logits, &[logits.len() as i32])).unwrap());
+    for ((z, ours), theirs) in logits.iter().zip(&ours).zip(&gate) {
+        // MLX flushes subnormals on some backends: 3.8e-44 may be 0.
+        assert!((ours - theirs).abs() <= 2e-6 * theirs.abs() + 1e-38, "softplus({z}) = {ours}, not {theirs}");
+    }
+    let zero = logits.iter().position(|&z| z == 0.0).unwrap();
+    assert!((ours[zero] - std::f32::consts::LN_2).abs() < 1e-6);
+}
+
+#[test]
+fn a_gate_of_zeros_scales_every_head_by_ln_2() {
+    let model = bf16_fixture();
+    let attention = &model.layers[0].attention;
+    assert_eq!(attention.gating, Gating::PerHead);
+    let (heads, head_dim) = (attention.heads as i32, attention.head_dim as i32);
+    // The gate's input is the normed row; a row of zeros makes every head's gate softplus(0).
+    let zeros = mlx_rs::ops::zeros_dtype(&[2, model.config.hidden_size as i32], mlx_rs::Dtype::Float32).unwrap();
+    let out = noise(&[2, heads, head_dim], 3);
+    let gated = host(&attention.gated(&zeros, out.clone()).unwrap());
+    for (gated, plain) in gated.iter().zip(host(&out)) {
+        assert!((gated - plain * std::f32::consts::LN_2).abs() < 1e-6);
+    }
+}
+
+#[test]
+fn router_chooses_as_the_goldens_do() {
+    let goldens = goldens();
+    for case in goldens["router"].as_array().unwrap() {
+        let cap = case["softcap"].as_f64().unwrap() as f32;
+        let selection = |bias: Vec<f32>| Selection {
+            config: RouterConfig {
+                score: match case["score_func"].as_str().unwrap() {
+                    "sigmoid" => RouterScore::Sigmoid,
+                    "sqrtsoftplus" => RouterScore::SqrtSoftplus,
+                    "softmax" => RouterScore::Softmax,
+                    other => panic!("{other}"),
+                },
+                logit_softcap: (cap > 0.0).then_some(cap),
+                norm_topk_prob: true,
+            },
+            bias,
+            top_k: case["top_k"].as_u64().unwrap() as usize,
+        };
+        let ids = |value: &Value| -> Vec<ExpertId> {
+            floats(value).into_iter().map(|id| ExpertId(id as u16)).collect()
+        };
+        let logits = floats(&case["logits"]);
+        let bias = floats(&case["e_score_correction_bias"]);
+        let unbiased = selection(vec![0.0; bias.len()]).choose(&logits);
+        assert_eq!(unbiased.experts, ids(&case["topk_idx_without_bias"]));
+        let biased = selection(bias).choose(&logits);
+        assert_eq!(biased.experts, ids(&case["topk_idx_ascending"]));
+        assert_ne!(biased.experts, unbiased.experts, "a golden that cannot tell the bias from none");
+        for (ours, theirs) in biased.weights.iter().zip(floats(&case["topk_weights_normalized"])) {
+            assert!((ours - theirs).abs() < 1e-6, "{ours} {theirs}");
+        }
+    }
+}
+
+/// Attention of 96 tokens; a change at token 60 must not reach earlier ones, nor, on a sliding layer, later ones
+/// outside its window.
+fn reach_of_token_60(attention: &Attention, model: &Model, layer: usize) -> Vec<usize> {
+    let hidden = model.config.hidden_size as i32;
+    let ids = [0_u32; 96];
+    let run = |x: &Array| {
+        let mut cache = model.new_cache();
+        let mut segments = [Segment { ids: &ids, cache: &mut cache }];
+        host(&attention.forward(layer, x, &mut segments).unwrap())
+    };
+    let x = noise(&[96, hidden], 11);
+    let other = noise(&[1, hidden], 12);
+    let changed =
+        mlx_rs::ops::concatenate(&[x.try_index(..60).unwrap(), other, x.try_index(61..).unwrap()], 0).unwrap();
+    let (before, after) = (run(&x), run(&changed));
+    let width = hidden as usize;
+    let differs = |row: &usize| before[row * width..][..width] != after[row * width..][..width];
+    (0..96).filter(differs).collect()
+}
+
+#[test]
+fn attention_is_causal_over_96_tokens_on_both_layer_types() {
+    let model = bf16_fixture();
+    let layer_of = |sliding: bool| {
+        model.config.layers.iter().position(|l| l.sliding_window.is_some() == sliding).unwrap()
+    };
+    let full = layer_of(false);
+    assert_eq!(reach_of_token_60(&model.layers[full].attention, &model, full), (60..96).collect::<Vec<_>>());
+    let sliding = layer_of(true);
+    let window = model.config.layers[sliding].sliding_window.unwrap();
+    let reached = reach_of_token_60(&model.layers[sliding].attention, &model, sliding);
+    assert_eq!(reached, (60..60 + window).collect::<Vec<_>>(), "window {window}, itself included");
+}
+
+#[test]
+fn any_chunks_give_the_rows_of_one_pass() {
+    let model = bf16_fixture();
+    let hidden = model.config.hidden_size as i32;
+    let x = noise(&[96, hidden], 21);
+    for layer in 0..model.layers.len() {
+        let attention = &model.layers[layer].attention;
+        let run = |splits: &[usize]| {
+            let mut cache = model.new_cache();
+            let mut out = Vec::new();
+            let mut first = 0;
+            for &size in splits {
+                let ids = vec![0; size];
+                let rows = x.try_index(first as i32..(first + size) as i32).unwrap();
+                let mut segments = [Segment { ids: &ids, cache: &mut cache }];
+                out.extend(host(&attention.forward(layer, &rows, &mut segments).unwrap()));
+                cache.advance(size);
+                first += size;
+            }
+            assert_eq!(first, 96);
+            out
+        };
+        let whole = run(&[96]);
+        for splits in [&[1; 96][..], &[16, 16, 16, 16, 16, 16], &[5, 1, 1, 40, 17, 31, 1], &[95, 1], &[1, 95]] {
+            for (a, b) in whole.iter().zip(run(splits)) {
+                assert!((a - b).abs() < 1e-5, "layer {layer}, chunks {splits:?}: {a} {b}");
+            }
+        }
+    }
+}
+
+#[test]
+fn segments_of_two_sequences_run_as_each_alone() {
+    let model = bf16_fixture();
+    let hidden = model.config.hidden_size as i32;
+    let x = noise(&[30, hidden], 31);
+    for layer in [0, 1] {
+        let attention = &model.layers[layer].attention;
+        let alone = |range: std::ops::Range<i32>| {
+            let ids = vec![0; range.len()];
+            let mut cache = model.new_cache();
+            let rows = x.try_index(range).unwrap();
+            host(&attention.forward(layer, &rows, &mut [Segment { ids: &ids, cache: &mut cache }]).unwrap())
+        };
+        let (mut a, mut b) = (model.new_cache(), model.new_cache());
+        let ids = [0; 20];
+        let mut segments =
+            [Segment { ids: &ids, cache: &mut a }, Segment { ids: &ids[..10], cache: &mut b }];
+        let together = host(&attention.forward(layer, &x, &mut segments).unwrap());
+        let apart = [alone(0..20), alone(20..30)].concat();
+        for (a, b) in together.iter().zip(&apart) {
+            assert!((a - b).abs() < 1e-5, "{a} {b}");
+        }
+    }
+}

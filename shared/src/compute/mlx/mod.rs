@@ -1,0 +1,16 @@
+//! Experts on MLX: Metal on a Mac, MLX's CPU backend on Linux (right, and slow there).
+//!
+//! MLX is used from one thread of a process: whoever builds a bank also runs it.
+//!
+//! - [`array`]: checkpoint bytes and host slices in and out of MLX arrays
+//! - [`packed`]: quantised matrices and the products with them
+//! - [`bank`]: the [`crate::compute::ExpertBank`] over stacked experts
+//! - `ffi`: the calls that mlx-rs does not offer yet (the only unsafe code here)
+
+pub mod array;
+pub mod bank;
+mod ffi;
+pub mod packed;
+
+pub use bank::MlxBank;
+pub use packed::{Matrix, PackedMatrix};

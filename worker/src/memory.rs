@@ -1,0 +1,41 @@
+//! What this machine can hold, and refusing before it is asked for more.
+
+use laguna_topology::Bytes;
+use sysinfo::{MemoryRefreshKind, RefreshKind, System};
+
+/// What a load needs is more than this machine has free.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{what} needs {needs}, but this machine has {available} of {total} available; \
+     give it fewer experts, close other programs, or use another machine"
+)]
+pub struct TooLittleMemory {
+    what: String,
+    needs: Bytes,
+    available: Bytes,
+    total: Bytes,
+}
+
+/// Memory that programs can still take without swapping.
+pub fn available() -> Bytes {
+    Bytes(system().available_memory())
+}
+
+/// Refuses `needs` if it is more than what is available.
+///
+/// # Errors
+/// [`TooLittleMemory`], with the numbers.
+pub fn require(what: impl Into<String>, needs: Bytes) -> Result<(), TooLittleMemory> {
+    let system = system();
+    let (available, total) = (Bytes(system.available_memory()), Bytes(system.total_memory()));
+    // A platform that does not tell reports 0.
+    if needs > available && total.0 > 0 {
+        return Err(TooLittleMemory { what: what.into(), needs, available, total });
+    }
+    Ok(())
+}
+
+fn system() -> System {
+    let what = RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram());
+    System::new_with_specifics(what)
+}

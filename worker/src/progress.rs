@@ -1,0 +1,59 @@
+//! Loading, shown on stderr: a bar for eyes, a line now and then for logs.
+
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use laguna_topology::Bytes;
+use tracing::info;
+
+/// Progress of one load.
+#[derive(Debug)]
+pub struct Progress {
+    label: String,
+    total: u64,
+    done: u64,
+    started: Instant,
+    said: Instant,
+    bar: ProgressBar,
+}
+
+impl Progress {
+    /// Begins: `total` bytes are to be loaded.
+    pub fn new(label: impl Into<String>, total: u64) -> Self {
+        let label = label.into();
+        let target = if std::io::stderr().is_terminal() {
+            ProgressDrawTarget::stderr()
+        } else {
+            ProgressDrawTarget::hidden()
+        };
+        let bar = ProgressBar::with_draw_target(Some(total), target).with_message(label.clone());
+        if let Ok(style) = ProgressStyle::with_template(TEMPLATE) {
+            bar.set_style(style.progress_chars("━╸─"));
+        }
+        let now = Instant::now();
+        Self { label, total, done: 0, started: now, said: now, bar }
+    }
+
+    /// `bytes` more are loaded.
+    pub fn add(&mut self, bytes: u64) {
+        self.done += bytes;
+        self.bar.set_position(self.done);
+        if self.bar.is_hidden() && self.said.elapsed() > SILENCE {
+            self.said = Instant::now();
+            info!("{}: {} of {}", self.label, Bytes(self.done), Bytes(self.total));
+        }
+    }
+
+    /// Ends: the bar goes, one line stays.
+    pub fn finish(self) {
+        self.bar.finish_and_clear();
+        let seconds = self.started.elapsed().as_secs_f64();
+        info!("{}: {} in {seconds:.1} s", self.label, Bytes(self.done));
+    }
+}
+
+const TEMPLATE: &str = "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+
+/// How often a log hears of a load that goes on.
+const SILENCE: Duration = Duration::from_secs(5);
