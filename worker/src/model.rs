@@ -67,10 +67,8 @@ impl OpenModel {
     /// Independent of any flag, because both ends must plan the same ranges.
     pub fn bytes(&self) -> ModelBytes {
         let account = Account::of(&self.checkpoint, &self.inventory);
-        let layer = |experts: &LayerExperts| LayerBytes {
-            layer: experts.layer,
-            expert: Bytes(experts.largest()),
-        };
+        let layer =
+            |experts: &LayerExperts| LayerBytes { layer: experts.layer, expert: Bytes(experts.largest()) };
         let pair = (2 * self.config.num_key_value_heads * self.config.head_dim * BF16) as u64;
         let windows = || self.config.layers.iter().map(|layer| layer.sliding_window);
         ModelBytes {

@@ -63,6 +63,9 @@ pub struct ClusterArgs {
     /// Prompt tokens per forward pass
     #[arg(long, global = true, value_name = "ROWS")]
     pub chunk: Option<NonZeroUsize>,
+    /// With --topology: wait this long for workers that are still loading
+    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 60)]
+    pub wait: u64,
     /// Where YaRN's attention factor comes from, for checkpoints whose config.json states one that its factor does
     /// not give
     #[arg(long, global = true, value_name = "SOURCE", default_value = "config")]

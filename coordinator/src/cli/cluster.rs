@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use laguna_shared::compute::{ActivationType, ExpertBank};
 use laguna_shared::config::{AttentionFactor, ConfigOptions};
@@ -16,6 +17,7 @@ use tracing::info;
 
 use super::args::{ActivationArg, AttentionFactorArg, ClusterArgs};
 use super::failure::Failure;
+use super::quic::{self, Connector};
 use crate::experts::Experts;
 use crate::experts::local::LocalShard;
 use crate::model::Model;
@@ -37,7 +39,7 @@ pub struct Cluster {
 /// Where the shards are.
 enum Place {
     /// In this process.
-    Loopback { shards: usize, quic: bool },
+    Loopback { shards: usize, over_quic: bool },
     /// Where a topology file says.
     Topology(Topology),
 }
@@ -56,7 +58,7 @@ pub fn open(
     let opened = OpenModel::open(&dir, &config_options(args)).map_err(Failure::usage)?;
     let activation = activation(args, default_activation);
     let (owners, links, local, model) = match &place {
-        Place::Loopback { shards, quic } => loopback(args, &opened, activation, *shards, *quic)?,
+        Place::Loopback { shards, over_quic } => loopback(args, &opened, activation, *shards, *over_quic)?,
         Place::Topology(topology) => distributed(args, topology, &opened, activation)?,
     };
     let experts = Experts::new(&owners, links, local).map_err(Failure::failed)?;
@@ -103,8 +105,8 @@ type Opened = (Vec<ShardId>, Box<dyn Links>, Option<LocalShard>, Model);
 fn place(args: &ClusterArgs) -> Result<Place, Failure> {
     match (args.loopback, args.loopback_quic) {
         (Some(_), Some(_)) => Err(Failure::usage("--loopback and --loopback-quic exclude each other")),
-        (Some(shards), None) => Ok(Place::Loopback { shards, quic: false }),
-        (None, Some(shards)) => Ok(Place::Loopback { shards, quic: true }),
+        (Some(shards), None) => Ok(Place::Loopback { shards, over_quic: false }),
+        (None, Some(shards)) => Ok(Place::Loopback { shards, over_quic: true }),
         (None, None) => {
             let file = Locate::from_process(args.topology.clone()).find().map_err(|e| {
                 Failure::usage(format!("{e}\nto run everything in this process: --loopback --model DIR"))
@@ -132,7 +134,7 @@ fn loopback(
     opened: &OpenModel,
     activation: ActivationType,
     shards: usize,
-    quic: bool,
+    over_quic: bool,
 ) -> Result<Opened, Failure> {
     let plan = Plan::even(opened.config.num_experts as u16, shards).map_err(Failure::usage)?;
     let bytes = opened.bytes();
@@ -148,8 +150,8 @@ fn loopback(
         workers.push(InMemoryWorker { hello, welcome, bank });
     }
     let settings = CallerSettings::default();
-    let links: Box<dyn Links> = if quic {
-        super::quic::loopback(workers, settings)?
+    let links: Box<dyn Links> = if over_quic {
+        quic::loopback(workers, settings)?
     } else {
         Box::new(InMemoryLinks::new(workers, settings).map_err(Failure::failed)?)
     };
@@ -164,12 +166,10 @@ fn distributed(
 ) -> Result<Opened, Failure> {
     let plan = plan(topology, &opened.bytes()).map_err(Failure::usage)?;
     // Everything that can be refused is refused before the long load.
-    let connector = super::quic::Connector::prepare(topology)?;
+    let connector = Connector::prepare(topology, Duration::from_secs(args.wait))?;
     let model = load_trunk(opened, activation)?;
     let local = match topology.coordinator.shard.and_then(|id| plan.shard(id)) {
-        Some(shard) => {
-            Some(LocalShard::new(shard.id, load_shard(args, opened, shard.id, shard.range)?))
-        }
+        Some(shard) => Some(LocalShard::new(shard.id, load_shard(args, opened, shard.id, shard.range)?)),
         None => None,
     };
     let hellos = plan
@@ -189,10 +189,11 @@ fn owners(plan: &Plan) -> Vec<ShardId> {
 
 fn load_trunk(opened: &OpenModel, activation: ActivationType) -> Result<Model, Failure> {
     let mut progress = Progress::new("trunk", opened.bytes().trunk.0);
-    let model = Model::load(&opened.checkpoint, &opened.inventory, &opened.config, activation, &mut |bytes| {
-        progress.add(bytes);
-    })
-    .map_err(Failure::failed)?;
+    let model =
+        Model::load(&opened.checkpoint, &opened.inventory, &opened.config, activation, &mut |bytes| {
+            progress.add(bytes);
+        })
+        .map_err(Failure::failed)?;
     progress.finish();
     Ok(model)
 }
@@ -204,7 +205,8 @@ fn load_shard(
     range: ExpertRange,
 ) -> Result<Box<dyn ExpertBank>, Failure> {
     let mut progress = Progress::new(shard.to_string(), opened.bytes().experts(range).0);
-    let bank = load_bank(args.bank, opened, range, &mut |bytes| progress.add(bytes)).map_err(Failure::failed)?;
+    let bank =
+        load_bank(args.bank, opened, range, &mut |bytes| progress.add(bytes)).map_err(Failure::failed)?;
     progress.finish();
     Ok(bank)
 }

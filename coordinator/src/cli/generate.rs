@@ -43,17 +43,17 @@ pub fn run(args: &Args, command: &GenerateArgs) -> Result<(), Failure> {
     let mut sampler = Sampler::new(sampling, seed);
     let mut detokenizer = Detokenizer::new(&tokenizer);
     let mut failure = None;
-    let mut emit = |id| -> Result<(), Failure> {
-        output::data(&detokenizer.push(id).map_err(Failure::failed)?)
-    };
-    let report = generate(&cluster.model, &mut cluster.experts, &request, &mut sampler, |id| match emit(id) {
-        Ok(()) => ControlFlow::Continue(()),
-        Err(error) => {
-            failure = Some(error);
-            ControlFlow::Break(())
-        }
-    })
-    .map_err(Failure::failed)?;
+    let mut emit =
+        |id| -> Result<(), Failure> { output::data(&detokenizer.push(id).map_err(Failure::failed)?) };
+    let report =
+        generate(&cluster.model, &mut cluster.experts, &request, &mut sampler, |id| match emit(id) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => {
+                failure = Some(error);
+                ControlFlow::Break(())
+            }
+        })
+        .map_err(Failure::failed)?;
     if let Some(failure) = failure {
         return Err(failure);
     }

@@ -75,7 +75,11 @@ fn as_text(opened: &OpenModel, account: &Account, plan: &Plan) -> String {
     if account.unused_bytes > 0 {
         line(format!("  {:<28} {:>10} {:>10}", "not used", "", Bytes(account.unused_bytes).to_string()));
     }
-    line(format!("\n{} shards of equal size, besides a trunk of {}", plan.shards().len(), Bytes(account.trunk_bytes())));
+    line(format!(
+        "\n{} shards of equal size, besides a trunk of {}",
+        plan.shards().len(),
+        Bytes(account.trunk_bytes())
+    ));
     for shard in plan.shards() {
         line(format!(
             "  {:<12} experts {:<10} {:>10}",

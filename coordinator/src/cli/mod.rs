@@ -3,7 +3,8 @@
 //! - [`args`]: flags as plain data
 //! - [`cluster`]: a model and its shards, ready to run, from a topology file or in loopback
 //! - [`generate`], [`verify`], [`eval`], [`inspect`], [`keygen`]: the commands
-//! - [`failure`]: what went wrong, in one message and an exit code
+//! - [`quic`]: from a topology file to connected shards
+//! - [`output`], [`failure`]: what went wrong, in one message and an exit code
 //!
 //! stdout carries data only; everything said to a person goes to stderr.
 
@@ -21,7 +22,7 @@ pub mod verify;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
-use tracing_subscriber::EnvFilter;
+use laguna_worker::logging;
 
 use args::{Args, Command};
 use failure::Failure;
@@ -29,18 +30,12 @@ use failure::Failure;
 /// Parses the command line, runs it, and says how it went.
 pub fn main() -> ExitCode {
     let args = Args::parse();
-    let filter = EnvFilter::try_from_env("LAGUNA_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_target(false)
-        .without_time()
-        .init();
+    logging::init();
     match run(&args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
-            output::error(&failure);
+            logging::error(&failure);
             ExitCode::from(failure.code())
         }
     }

@@ -1,15 +1,9 @@
-//! The only place that writes to stdout and stderr by itself.
+//! The only place of this crate that writes to stdout and stderr by itself.
 #![allow(clippy::print_stderr)]
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 
 use super::failure::Failure;
-
-/// Tells a person what went wrong.
-pub fn error(failure: &Failure) {
-    let (red, plain) = if color() { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };
-    eprintln!("{red}error:{plain} {failure}");
-}
 
 /// Tells a person something, on stderr.
 pub fn say(line: impl std::fmt::Display) {
@@ -23,8 +17,4 @@ pub fn say(line: impl std::fmt::Display) {
 pub fn data(text: &str) -> Result<(), Failure> {
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(|e| Failure::stdout(&e))
-}
-
-fn color() -> bool {
-    std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none()
 }

@@ -26,11 +26,17 @@ impl Scatter {
     /// Groups `routed` for `shards` shards; `owners[e]` is the index of the shard that gets expert e's slots.
     ///
     /// Slots keep their order within a row. Fails with the first expert that has no owner.
-    pub fn group(&mut self, routed: &RoutedRows, owners: &[u16], shards: usize) -> Result<&[Group], ExpertId> {
+    pub fn group(
+        &mut self,
+        routed: &RoutedRows,
+        owners: &[u16],
+        shards: usize,
+    ) -> Result<&[Group], ExpertId> {
         self.groups.resize_with(shards, Group::default);
         self.groups.iter_mut().for_each(Group::clear);
         let width = routed.hidden * routed.activation.size();
-        let slots = routed.choices.experts.chunks(routed.top_k).zip(routed.choices.weights.chunks(routed.top_k));
+        let slots =
+            routed.choices.experts.chunks(routed.top_k).zip(routed.choices.weights.chunks(routed.top_k));
         for ((source, row), (experts, weights)) in (0_u32..).zip(routed.rows.chunks(width)).zip(slots) {
             for (&expert, &weight) in experts.iter().zip(weights) {
                 let owner = owners.get(usize::from(expert.0)).ok_or(expert)?;

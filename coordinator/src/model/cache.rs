@@ -182,10 +182,7 @@ impl Pair {
 
     fn read(&self, from: usize, to: usize) -> Result<(Array, Array), Exception> {
         let range = from as i32..to as i32;
-        Ok((
-            self.keys.try_index((.., .., range.clone(), ..))?,
-            self.values.try_index((.., .., range, ..))?,
-        ))
+        Ok((self.keys.try_index((.., .., range.clone(), ..))?, self.values.try_index((.., .., range, ..))?))
     }
 
     /// Tokens `first..first + count` of a ring, oldest first.

@@ -6,10 +6,11 @@ use laguna_shared::compute::mlx::array::{activation_dtype, float_dtype, from_byt
 use laguna_shared::compute::mlx::packed::MatrixBytes;
 use laguna_shared::config::{LayerConfig, ModelConfig};
 use laguna_shared::ids::LayerId;
-use laguna_shared::weights::inventory::{
-    AttentionSource, Inventory, LayerSource, MatrixSource, MlpSource, SparseSource, SwigluSource, VectorSource,
-};
 use laguna_shared::weights::decode::decode_floats;
+use laguna_shared::weights::inventory::{
+    AttentionSource, Inventory, LayerSource, MatrixSource, MlpSource, SparseSource, SwigluSource,
+    VectorSource,
+};
 use laguna_shared::weights::{Checkpoint, read_matrix};
 use mlx_rs::{Array, Dtype};
 
@@ -112,11 +113,7 @@ impl Loader<'_> {
             layer,
             router: Router {
                 linear: self.linear(&source.router)?,
-                rules: Selection {
-                    config: self.config.router,
-                    bias,
-                    top_k: self.config.num_experts_per_tok,
-                },
+                rules: Selection { config: self.config.router, bias, top_k: self.config.num_experts_per_tok },
             },
             shared_expert: source.shared_expert.as_ref().map(|s| self.swiglu(s)).transpose()?,
             routed_scaling: self.config.routed_scaling_factor,

@@ -164,7 +164,10 @@ mod tests {
         let choices = selection(RouterScore::Softmax, &[0.0; 4], 2).choose(&[1.0, 1.0, 1.0, 1.0]);
         assert_eq!(choices.experts, [ExpertId(0), ExpertId(1)]);
         assert_eq!(choices.weights, [0.5, 0.5]);
-        assert_eq!(selection(RouterScore::Softmax, &[0.0; 4], 4).choose(&[4.0, 3.0, 2.0, 1.0]).experts.len(), 4);
+        assert_eq!(
+            selection(RouterScore::Softmax, &[0.0; 4], 4).choose(&[4.0, 3.0, 2.0, 1.0]).experts.len(),
+            4
+        );
     }
 
     #[test]

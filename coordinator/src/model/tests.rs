@@ -97,7 +97,8 @@ fn published_rope(case: &Value, head_dim: usize) -> RopeConfig {
         "rope_parameters": case["rope_parameters"],
     });
     let config =
-        laguna_shared::config::ModelConfig::from_json(&config.to_string(), &ConfigOptions::default()).unwrap();
+        laguna_shared::config::ModelConfig::from_json(&config.to_string(), &ConfigOptions::default())
+            .unwrap();
     let rope = config.layers[0].rope.clone();
     let scaling = case["attention_scaling"].as_f64().unwrap();
     assert!((rope.attention_factor - scaling).abs() < 1e-9, "{} {scaling}", rope.attention_factor);
@@ -140,7 +141,8 @@ fn a_gate_of_zeros_scales_every_head_by_ln_2() {
     assert_eq!(attention.gating, Gating::PerHead);
     let (heads, head_dim) = (attention.heads as i32, attention.head_dim as i32);
     // The gate's input is the normed row; a row of zeros makes every head's gate softplus(0).
-    let zeros = mlx_rs::ops::zeros_dtype(&[2, model.config.hidden_size as i32], mlx_rs::Dtype::Float32).unwrap();
+    let zeros =
+        mlx_rs::ops::zeros_dtype(&[2, model.config.hidden_size as i32], mlx_rs::Dtype::Float32).unwrap();
     let out = noise(&[2, heads, head_dim], 3);
     let gated = host(&attention.gated(&zeros, out.clone()).unwrap());
     for (gated, plain) in gated.iter().zip(host(&out)) {
@@ -196,7 +198,8 @@ fn reach_of_token_60(attention: &Attention, model: &Model, layer: usize) -> Vec<
     let x = noise(&[96, hidden], 11);
     let other = noise(&[1, hidden], 12);
     let changed =
-        mlx_rs::ops::concatenate(&[x.try_index(..60).unwrap(), other, x.try_index(61..).unwrap()], 0).unwrap();
+        mlx_rs::ops::concatenate(&[x.try_index(..60).unwrap(), other, x.try_index(61..).unwrap()], 0)
+            .unwrap();
     let (before, after) = (run(&x), run(&changed));
     let width = hidden as usize;
     let differs = |row: &usize| before[row * width..][..width] != after[row * width..][..width];
@@ -240,7 +243,8 @@ fn any_chunks_give_the_rows_of_one_pass() {
             out
         };
         let whole = run(&[96]);
-        for splits in [&[1; 96][..], &[16, 16, 16, 16, 16, 16], &[5, 1, 1, 40, 17, 31, 1], &[95, 1], &[1, 95]] {
+        for splits in [&[1; 96][..], &[16, 16, 16, 16, 16, 16], &[5, 1, 1, 40, 17, 31, 1], &[95, 1], &[1, 95]]
+        {
             for (a, b) in whole.iter().zip(run(splits)) {
                 assert!((a - b).abs() < 1e-5, "layer {layer}, chunks {splits:?}: {a} {b}");
             }
@@ -263,8 +267,7 @@ fn segments_of_two_sequences_run_as_each_alone() {
         };
         let (mut a, mut b) = (model.new_cache(), model.new_cache());
         let ids = [0; 20];
-        let mut segments =
-            [Segment { ids: &ids, cache: &mut a }, Segment { ids: &ids[..10], cache: &mut b }];
+        let mut segments = [Segment { ids: &ids, cache: &mut a }, Segment { ids: &ids[..10], cache: &mut b }];
         let together = host(&attention.forward(layer, &x, &mut segments).unwrap());
         let apart = [alone(0..20), alone(20..30)].concat();
         for (a, b) in together.iter().zip(&apart) {

@@ -76,8 +76,7 @@ impl Recording {
         let (tokens, vocab) = (prompt.input_ids.len(), model.config().vocab_size);
         let mut prefill = run_prefill(model, experts, &prompt.input_ids, chunk)?;
         let routing = [prefill.routing.len(), tokens, model.config().num_experts_per_tok];
-        let ids: Vec<i32> =
-            prefill.routing.iter().flat_map(|l| &l.experts).map(|e| i32::from(e.0)).collect();
+        let ids: Vec<i32> = prefill.routing.iter().flat_map(|l| &l.experts).map(|e| i32::from(e.0)).collect();
         let weights: Vec<f32> = prefill.routing.iter().flat_map(|l| &l.weights).copied().collect();
         let input: Vec<i32> = prompt.input_ids.iter().map(|&id| id as i32).collect();
         let decode = run_decode(model, experts, &mut prefill, prompt.greedy, None)?;
@@ -111,12 +110,10 @@ impl Recording {
         let mut partial = path.as_os_str().to_owned();
         partial.push(".partial");
         let partial = PathBuf::from(partial);
-        std::fs::write(&partial, bytes)
-            .and_then(|()| std::fs::rename(&partial, path))
-            .map_err(|e| {
-                // Best effort: the error that matters is the one above.
-                let _ = std::fs::remove_file(&partial);
-                fail(e.to_string())
-            })
+        std::fs::write(&partial, bytes).and_then(|()| std::fs::rename(&partial, path)).map_err(|e| {
+            // Best effort: the error that matters is the one above.
+            let _ = std::fs::remove_file(&partial);
+            fail(e.to_string())
+        })
     }
 }

@@ -69,7 +69,9 @@ mod tests {
     fn pieces_join_to_the_whole_text() {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/nano");
         let tokenizer = TextTokenizer::load(&dir).expect("bundled");
-        for text in ["naïve café — 12,345 🌊🏝️ こんにちは世界\n\n  def f(x):\n\treturn x", "a", "</assistant>🌊"] {
+        for text in
+            ["naïve café — 12,345 🌊🏝️ こんにちは世界\n\n  def f(x):\n\treturn x", "a", "</assistant>🌊"]
+        {
             let ids = tokenizer.encode_rendered(text).expect("encodes");
             let mut detokenizer = Detokenizer::new(&tokenizer);
             let mut pieces: Vec<String> =

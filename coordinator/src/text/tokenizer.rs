@@ -21,7 +21,9 @@ pub enum TextError {
     #[error("tokenizer: {0}")]
     Tokenizer(String),
     /// The tokenizer knows ids that the model does not.
-    #[error("prompt token {id} is outside the model's vocabulary of {vocab_size}; tokenizer and weights do not match")]
+    #[error(
+        "prompt token {id} is outside the model's vocabulary of {vocab_size}; tokenizer and weights do not match"
+    )]
     OutsideVocabulary {
         /// The id.
         id: u32,
@@ -85,9 +87,8 @@ impl TextTokenizer {
         let mut ids = Vec::new();
         for piece in prompt.pieces() {
             let tokenizer = if piece.verbatim { &self.verbatim } else { &self.tokenizer };
-            let encoding = tokenizer
-                .encode_fast(piece.text, false)
-                .map_err(|e| TextError::Tokenizer(e.to_string()))?;
+            let encoding =
+                tokenizer.encode_fast(piece.text, false).map_err(|e| TextError::Tokenizer(e.to_string()))?;
             ids.extend_from_slice(encoding.get_ids());
         }
         Ok(ids)
@@ -158,6 +159,9 @@ mod tests {
     fn a_folder_without_tokenizer_is_named() {
         let dir = tempfile::tempdir().expect("temporary folder");
         let error = TextTokenizer::load(dir.path()).expect_err("nothing there").to_string();
-        assert!(error.contains("tokenizer.json") && error.contains(&dir.path().display().to_string()), "{error}");
+        assert!(
+            error.contains("tokenizer.json") && error.contains(&dir.path().display().to_string()),
+            "{error}"
+        );
     }
 }

@@ -102,7 +102,10 @@ impl ExpertBatch<'_> {
     pub fn check(&self, hidden: usize) -> Result<(), BankError> {
         let malformed = |what: String| Err(BankError::Malformed(what));
         if self.hidden != hidden {
-            return malformed(format!("rows of {} elements, but the model's hidden size is {hidden}", self.hidden));
+            return malformed(format!(
+                "rows of {} elements, but the model's hidden size is {hidden}",
+                self.hidden
+            ));
         }
         let slots: usize = self.counts.iter().map(|&c| usize::from(c)).sum();
         if self.counts.contains(&0) {
@@ -117,7 +120,11 @@ impl ExpertBatch<'_> {
         }
         let bytes = self.counts.len().checked_mul(hidden).and_then(|n| n.checked_mul(self.activation.size()));
         if bytes != Some(self.rows.len()) {
-            return malformed(format!("{} bytes for {} rows of {hidden}", self.rows.len(), self.counts.len()));
+            return malformed(format!(
+                "{} bytes for {} rows of {hidden}",
+                self.rows.len(),
+                self.counts.len()
+            ));
         }
         Ok(())
     }

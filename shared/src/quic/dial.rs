@@ -4,10 +4,10 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use laguna_topology::Pin;
 use quinn::{ClientConfig, Connection, Endpoint, RecvStream, SendStream};
 use tokio::time::{sleep, timeout_at};
 
-use super::Pin;
 use super::identity::{Identity, SERVER_NAME};
 use super::path::{self, End};
 use super::probe::{INTERVAL, Probe};

@@ -1,12 +1,11 @@
 //! How the end of a connection reads as a fault.
 
+use laguna_topology::Pin;
 use quinn::{ConnectionError, ReadError, VarInt, WriteError};
 
-use super::Pin;
 use super::tls::Pinned;
 use crate::session::{Fault, Gone, Misbehaviour};
 use crate::wire::CloseCode;
-
 /// The code of a close, for quinn.
 pub(crate) fn code(close: CloseCode) -> VarInt {
     VarInt::from_u64(close.number()).unwrap_or(VarInt::MAX)

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use laguna_topology::Pin;
 use quinn::{Endpoint, TokioRuntime};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::timeout_at;
 
-use super::Pin;
 use super::dial::{Dial, Dialled, any};
 use super::identity::Identity;
 use super::path;

@@ -38,6 +38,5 @@ pub(crate) mod wire;
 mod tests;
 
 pub use identity::{Identity, IdentityError};
-pub use laguna_topology::Pin;
 pub use links::{Peer, QuicLinks, QuicSettings};
 pub use server::{QuicServer, ServeError, ServeSettings};

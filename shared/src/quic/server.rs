@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use laguna_topology::Pin;
 use quinn::{Connection, Endpoint, Incoming, RecvStream, SendStream, ServerConfig, TokioRuntime};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep_until, timeout};
 
-use super::Pin;
 use super::identity::{Identity, IdentityError};
 use super::path::{self, End};
 use super::{end, tls};

@@ -10,6 +10,8 @@ use quinn::{ClientConfig, Connection, Endpoint, ServerConfig, TokioRuntime};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 
+use laguna_topology::Pin;
+
 use super::dial::{Dial, any};
 use super::identity::SERVER_NAME;
 use super::*;

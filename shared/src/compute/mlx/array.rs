@@ -54,7 +54,9 @@ pub fn append_bytes(array: &Array, out: &mut Vec<u8>) -> Result<(), Exception> {
     match array.dtype() {
         Dtype::Bfloat16 => out.extend_from_slice(bytemuck::cast_slice(slice_of::<half::bf16>(&array)?)),
         Dtype::Float32 => out.extend_from_slice(bytemuck::cast_slice(slice_of::<f32>(&array)?)),
-        other => return Err(Exception::custom(format!("rows of {other:?} cannot be sent; expected bf16 or f32"))),
+        other => {
+            return Err(Exception::custom(format!("rows of {other:?} cannot be sent; expected bf16 or f32")));
+        }
     }
     Ok(())
 }

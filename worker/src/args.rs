@@ -1,0 +1,33 @@
+//! Flags, as plain data.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Parser;
+
+use crate::bank::BankKind;
+
+/// Holds one shard of a Laguna's routed experts and computes them for the coordinator.
+///
+/// `laguna-worker --shard 0` needs nothing else: the topology file says which checkpoint, which experts, which address
+/// and whose calls to answer. It is looked for at --topology, then LAGUNA_TOPOLOGY, then ./topology.toml, then the
+/// user's config folder. The worker's key is keys/shard-0.pem beside that file, made by `laguna-coord keygen`.
+#[derive(Debug, Parser)]
+#[command(name = "laguna-worker", version, max_term_width = 110)]
+pub struct Args {
+    /// Which shard to hold, as the topology file numbers them
+    #[arg(long, short, value_name = "N")]
+    pub shard: u16,
+    /// Topology file, the same on every machine
+    #[arg(long, short, value_name = "FILE", env = "LAGUNA_TOPOLOGY")]
+    pub topology: Option<PathBuf>,
+    /// Checkpoint folder on this machine [default: as the topology file says]
+    #[arg(long, short, value_name = "DIR", env = "LAGUNA_MODEL")]
+    pub model: Option<PathBuf>,
+    /// Address and UDP port to listen at [default: as the topology file says]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub listen: Option<SocketAddr>,
+    /// Arithmetic of the experts
+    #[arg(long, value_name = "NAME", default_value = "mlx")]
+    pub bank: BankKind,
+}

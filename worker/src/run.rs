@@ -1,0 +1,178 @@
+//! A worker's life: topology and plan, key and socket, experts, then calls until told to stop.
+
+use std::path::PathBuf;
+
+use laguna_shared::compute::BankLoadError;
+use laguna_shared::config::ConfigOptions;
+use laguna_shared::ids::ShardId;
+use laguna_shared::quic::{Identity, IdentityError, QuicServer, ServeError, ServeSettings};
+use laguna_shared::weights::CheckpointError;
+use laguna_topology::{Bytes, Locate, NodeName, NotFound, Pin, PlanError, Topology, TopologyError, plan};
+use tracing::info;
+
+use crate::args::Args;
+use crate::bank::load_bank;
+use crate::memory::{self, TooLittleMemory};
+use crate::model::{OpenError, OpenModel};
+use crate::progress::Progress;
+
+/// Why a worker did not serve.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// No topology file.
+    #[error(transparent)]
+    NotFound(#[from] NotFound),
+    /// A topology file with faults.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// A shard that the file does not give to a worker.
+    #[error("{}: no [[worker]] has shard = {}; workers there: {known}", file.display(), shard.0)]
+    UnknownShard {
+        /// The file.
+        file: PathBuf,
+        /// As asked.
+        shard: ShardId,
+        /// Shards of the file's workers.
+        known: String,
+    },
+    /// A pin that is missing from the file.
+    #[error("{}: {node} has no pin; run `laguna-coord keygen --topology {}` once, and copy the file to every node", file.display(), file.display())]
+    MissingPin {
+        /// The file.
+        file: PathBuf,
+        /// Whose.
+        node: NodeName,
+    },
+    /// The key file.
+    #[error("{0}; `laguna-coord keygen` makes the keys, and each node needs its own file")]
+    Key(#[from] IdentityError),
+    /// The key in the file is not the one that the topology names.
+    #[error("{}: this key's pin is {found}, but {} gives {node} the pin {expected}; copy the key or the topology file again", key.display(), file.display())]
+    WrongKey {
+        /// The key file.
+        key: PathBuf,
+        /// The topology file.
+        file: PathBuf,
+        /// Whose.
+        node: NodeName,
+        /// As in the key file.
+        found: Pin,
+        /// As in the topology file.
+        expected: Pin,
+    },
+    /// The checkpoint.
+    #[error(transparent)]
+    Model(#[from] OpenError),
+    /// No such folder.
+    #[error("model {}: no such folder; correct `model` in the topology file, or give --model DIR", .0.display())]
+    NoModel(PathBuf),
+    /// The plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// Too little memory for the shard.
+    #[error(transparent)]
+    Memory(#[from] TooLittleMemory),
+    /// The experts could not be loaded.
+    #[error(transparent)]
+    Bank(#[from] BankLoadError),
+    /// The shard's weights could not be sampled.
+    #[error(transparent)]
+    Weights(#[from] CheckpointError),
+    /// The address could not be listened at.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+}
+
+impl RunError {
+    /// 2 where what was asked cannot be done as asked, 1 where it was tried and failed.
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Memory(_) | Self::Bank(_) | Self::Weights(_) | Self::Serve(_) => 1,
+            _ => 2,
+        }
+    }
+}
+
+/// Loads the shard and serves it until SIGTERM or Ctrl-C.
+///
+/// # Errors
+/// See [`RunError`].
+pub fn run(args: &Args) -> Result<(), RunError> {
+    let file = Locate::from_process(args.topology.clone()).find()?;
+    let topology = Topology::load(&file)?;
+    let shard = ShardId(args.shard);
+    let node = NodeName::Worker(shard);
+    let Some(worker) = topology.worker(shard) else {
+        let known: Vec<String> = topology.workers.iter().map(|w| w.shard.0.to_string()).collect();
+        return Err(RunError::UnknownShard { file, shard, known: known.join(", ") });
+    };
+    let identity = load_identity(&topology, &file, node)?;
+    let coordinator = topology
+        .pin(NodeName::Coordinator)
+        .ok_or_else(|| RunError::MissingPin { file: file.clone(), node: NodeName::Coordinator })?;
+
+    let dir = args.model.as_deref().unwrap_or_else(|| topology.model_of(node));
+    if !dir.is_dir() {
+        return Err(RunError::NoModel(dir.to_owned()));
+    }
+    let model = OpenModel::open(dir, &ConfigOptions::default())?;
+    let bytes = model.bytes();
+    let plan = plan(&topology, &bytes)?;
+    let range = plan.shard(shard).map(|planned| planned.range).unwrap_or_default();
+    memory::require(shard.to_string(), bytes.experts(range))?;
+
+    // The socket first: an address that is taken should not cost a long load.
+    let server = QuicServer::bind(&ServeSettings {
+        identity,
+        listen: args.listen.unwrap_or(worker.listen),
+        coordinators: vec![coordinator],
+        mtu: topology.link.mtu,
+    })?;
+    let mut progress = Progress::new(format!("{shard}, experts {range}"), bytes.experts(range).0);
+    let bank = load_bank(args.bank, &model, range, &mut |bytes| progress.add(bytes))?;
+    progress.finish();
+    let welcome = model.welcome(shard, bank.as_ref())?;
+    info!(
+        "{shard}: experts {range} in {} sparse layers, {} resident, bank {}, at {}",
+        welcome.sparse_layers.len(),
+        Bytes(welcome.resident_bytes),
+        welcome.backend,
+        server.local_addr()
+    );
+    server.run(welcome, bank, stop_signal());
+    info!("{shard}: stopped");
+    Ok(())
+}
+
+fn load_identity(topology: &Topology, file: &std::path::Path, node: NodeName) -> Result<Identity, RunError> {
+    let key = topology.key_file(node);
+    let identity = Identity::load(&key)?;
+    let expected = topology.pin(node).ok_or_else(|| RunError::MissingPin { file: file.to_owned(), node })?;
+    let found = identity.pin();
+    if found == expected {
+        Ok(identity)
+    } else {
+        Err(RunError::WrongKey { key, file: file.to_owned(), node, found, expected })
+    }
+}
+
+/// Ends at SIGTERM or Ctrl-C. A second Ctrl-C ends the process at once.
+async fn stop_signal() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut terminate), Ok(mut interrupt)) =
+        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        // Without handlers the signals' defaults apply: the process ends.
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    info!("draining; Ctrl-C again ends at once");
+    tokio::spawn(async move {
+        if interrupt.recv().await.is_some() {
+            std::process::exit(130);
+        }
+    });
+}
