@@ -19,7 +19,7 @@ pub struct Args {
     #[arg(long, short, value_name = "N")]
     pub shard: u16,
     /// Topology file, the same on every machine
-    #[arg(long, short, value_name = "FILE", env = "LAGUNA_TOPOLOGY")]
+    #[arg(long, short, value_name = "FILE")]
     pub topology: Option<PathBuf>,
     /// Checkpoint folder on this machine [default: as the topology file says]
     #[arg(long, short, value_name = "DIR", env = "LAGUNA_MODEL")]

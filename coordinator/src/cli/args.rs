@@ -41,9 +41,9 @@ pub enum Command {
 #[derive(Debug, ClapArgs)]
 #[command(next_help_heading = "Cluster")]
 pub struct ClusterArgs {
-    /// Topology file: which node holds which experts. Without it, ./topology.toml and the user's config folder are
-    /// looked at
-    #[arg(long, short, global = true, value_name = "FILE", env = "LAGUNA_TOPOLOGY", conflicts_with_all = ["loopback", "loopback_quic"])]
+    /// Topology file: which node holds which experts. Without it, the environment variable LAGUNA_TOPOLOGY,
+    /// ./topology.toml and the user's config folder are looked at, in that order
+    #[arg(long, short, global = true, value_name = "FILE", conflicts_with_all = ["loopback", "loopback_quic"])]
     pub topology: Option<PathBuf>,
     /// Run N shards in this process, over in-memory links [default N: 2]
     #[arg(long, global = true, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "2")]

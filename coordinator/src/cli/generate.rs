@@ -103,8 +103,8 @@ fn sampling(command: &GenerateArgs, defaults: &GenerationConfig) -> Sampling {
     Sampling {
         temperature: command.temperature.or(temperature).unwrap_or(neutral.temperature),
         top_k: command.top_k.or(defaults.top_k).unwrap_or(neutral.top_k),
-        top_p: command.top_p.or(defaults.top_p.map(|p| p as f32)).unwrap_or(neutral.top_p),
-        min_p: command.min_p.or(defaults.min_p.map(|p| p as f32)).unwrap_or(neutral.min_p),
+        top_p: command.top_p.or_else(|| defaults.top_p.map(|p| p as f32)).unwrap_or(neutral.top_p),
+        min_p: command.min_p.or_else(|| defaults.min_p.map(|p| p as f32)).unwrap_or(neutral.min_p),
     }
 }
 

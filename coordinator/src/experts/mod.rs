@@ -195,11 +195,13 @@ impl Experts {
         // The local shard computes first: the others do so meanwhile.
         if let Some(local) = &mut self.local {
             let here = self.shards.iter().zip(scatter.groups()).find(|(s, _)| matches!(s, Shard::Local));
-            if let Some((_, group)) = here.filter(|(_, group)| !group.is_empty()) {
-                if let Err(error) = local.run(group, routed) {
-                    self.give_up();
-                    return Err(error);
-                }
+            let ran = match here {
+                Some((_, group)) if !group.is_empty() => local.run(group, routed),
+                _ => Ok(()),
+            };
+            if let Err(error) = ran {
+                self.give_up();
+                return Err(error);
             }
         }
         self.receive(&calls)?;
