@@ -57,9 +57,10 @@ pub(crate) fn transport(bound: u16, end: End) -> TransportConfig {
         .datagram_receive_buffer_size(None)
         .max_idle_timeout(Some(IdleTimeout::from(VarInt::from_u32(IDLE_TIMEOUT_MS))));
     if end == End::Coordinator {
-        // Only from this end: it is driven by the engine thread, which may pause, and unanswered pings of the worker
-        // would teach the worker a round trip as long as the pause.
-        config.keep_alive_interval(Some(Duration::from_secs(5)));
+        // Half a second, so that a worker which was started again is asked, and can say so, within a second. Only from
+        // this end: it is driven by the engine thread, which may pause, and unanswered pings of the worker would teach
+        // the worker a round trip as long as the pause.
+        config.keep_alive_interval(Some(Duration::from_millis(500)));
     }
     config
 }

@@ -15,7 +15,7 @@ use tokio::time::{sleep_until, timeout};
 
 use super::identity::{Identity, IdentityError};
 use super::path::{self, End};
-use super::{end, tls};
+use super::{end, restart, tls};
 use crate::compute::ExpertBank;
 use crate::session::{Server, ServerEnd};
 use crate::wire::{CloseCode, Welcome};
@@ -106,7 +106,9 @@ impl Listener {
         let cannot = |error| ServeError::Listen(*listen, error);
         let _inside = runtime.enter();
         let socket = path::listener(*listen).map_err(cannot)?;
-        let endpoint = Endpoint::new(path::endpoint(), Some(config.clone()), socket, Arc::new(TokioRuntime));
+        let mut settings = path::endpoint();
+        restart::outlive(&mut settings, identity);
+        let endpoint = Endpoint::new(settings, Some(config.clone()), socket, Arc::new(TokioRuntime));
         let endpoint = endpoint.map_err(cannot)?;
         let address = endpoint.local_addr().map_err(cannot)?;
         Ok(Self { endpoint, address, config, mtu: *mtu })

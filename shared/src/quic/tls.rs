@@ -167,4 +167,4 @@ fn provider() -> CryptoProvider {
 }
 
 /// Protocol name in the handshake. Changes with the wire version.
-const ALPN: &[u8] = b"laguna-ep/1";
+pub(crate) const ALPN: &[u8] = b"laguna-ep/1";
