@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use laguna_topology::Pin;
-use quinn::{Connection, Endpoint, Incoming, RecvStream, SendStream, ServerConfig, TokioRuntime};
+use quinn::{Connection, Endpoint, Incoming, ReadError, RecvStream, SendStream, ServerConfig, TokioRuntime};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use tokio::task::{JoinSet, yield_now};
@@ -228,6 +228,7 @@ impl Session {
                 chunk = recv.read_chunk(usize::MAX, true) => match chunk {
                     Ok(Some(chunk)) => server.handle_bytes(&chunk.bytes),
                     Ok(None) => server.handle_closed("stream ended".to_owned()),
+                    Err(ReadError::ConnectionLost(error)) => server.handle_closed(error.to_string()),
                     Err(error) => server.handle_closed(error.to_string()),
                 },
                 () = drained(&mut self.draining) => server.drain(),
