@@ -4,10 +4,10 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use laguna_topology::address::ParseAddressError;
+use laguna_topology::{Address, Pin};
 use quinn::{ClientConfig, Connection, Endpoint, RecvStream, SendStream};
 use tokio::time::{sleep, timeout_at};
-
-use laguna_topology::Pin;
 
 use super::identity::{Identity, SERVER_NAME};
 use super::path::{self, End};
@@ -32,8 +32,10 @@ impl Dial {
     /// Where the name leads: the first IPv4 address, else the first of all.
     pub(crate) fn resolve(&self) -> Result<SocketAddr, Fault> {
         let cannot = |reason: String| Fault::Local(format!("cannot resolve {}: {reason}", self.address));
-        let found: Vec<_> =
-            self.address.to_socket_addrs().map_err(|error| cannot(error.to_string()))?.collect();
+        // The topology's own parser, for what the standard library has none: an IPv6 zone by name.
+        let address: Address =
+            self.address.parse().map_err(|error: ParseAddressError| cannot(error.to_string()))?;
+        let found: Vec<_> = address.to_socket_addrs().map_err(|error| cannot(error.to_string()))?.collect();
         let best = found.iter().find(|address| address.is_ipv4()).or_else(|| found.first());
         best.copied().ok_or_else(|| cannot("no address".to_owned()))
     }

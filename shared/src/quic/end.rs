@@ -1,12 +1,11 @@
 //! How the end of a connection reads as a fault.
 
+use laguna_topology::Pin;
 use quinn::{ConnectionError, ReadError, VarInt, WriteError};
 
-use super::tls::Pinned;
+use super::tls::{ALPN, Pinned};
 use crate::session::{Fault, Gone, Misbehaviour};
-use crate::wire::CloseCode;
-use laguna_topology::Pin;
-
+use crate::wire::{CloseCode, Mismatch, Subject};
 /// The code of a close, for quinn.
 pub(crate) fn code(close: CloseCode) -> VarInt {
     VarInt::from_u64(close.number()).unwrap_or(VarInt::MAX)
@@ -29,6 +28,7 @@ pub(crate) fn of_connection(error: ConnectionError) -> Fault {
             Fault::PeerGone(Gone::Closed(CloseCode::from_number(close.error_code.into_inner())))
         }
         ConnectionError::ConnectionClosed(close) => match alert(close.error_code.into()) {
+            Some(NO_APPLICATION_PROTOCOL) => other_protocol(),
             Some(_) => {
                 let reason = String::from_utf8_lossy(&close.reason);
                 Fault::Unauthenticated(format!("worker does not admit this coordinator's key ({reason})"))
@@ -36,6 +36,7 @@ pub(crate) fn of_connection(error: ConnectionError) -> Fault {
             None => Fault::PeerGone(Gone::Lost(close.to_string())),
         },
         ConnectionError::TransportError(error) => match alert(error.code.into()) {
+            Some(NO_APPLICATION_PROTOCOL) => other_protocol(),
             Some(_) => Fault::Unauthenticated(error.reason),
             None => Fault::PeerGone(Gone::Lost(error.to_string())),
         },
@@ -72,3 +73,13 @@ pub(crate) fn of_write(error: WriteError) -> Fault {
 fn alert(code: u64) -> Option<u8> {
     code.checked_sub(0x100).and_then(|alert| u8::try_from(alert).ok())
 }
+
+/// TLS could not agree on a protocol name, which changes with the wire version.
+fn other_protocol() -> Fault {
+    let coordinator = String::from_utf8_lossy(ALPN).into_owned();
+    let worker = "another protocol".to_owned();
+    Fault::Incompatible(Box::new(Mismatch { subject: Subject::ProtocolVersion, coordinator, worker }))
+}
+
+/// The TLS alert of that name.
+const NO_APPLICATION_PROTOCOL: u8 = 120;

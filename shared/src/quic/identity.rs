@@ -6,14 +6,13 @@ use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use laguna_topology::Pin;
 use rcgen::{CertificateParams, KeyPair, PKCS_ED25519};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use sha2::{Digest, Sha256};
 
-use laguna_topology::Pin;
-
-/// The pin of a certificate: SHA-256 of its DER form.
+/// The pin of a certificate: SHA-256 of its DER. Public, and all that another node must know to trust this one.
 pub(crate) fn pin_of(certificate: &CertificateDer<'_>) -> Pin {
     Pin(Sha256::digest(certificate).into())
 }
@@ -182,14 +181,5 @@ mod tests {
         write_new(&empty, b"-----BEGIN").unwrap();
         assert!(matches!(Identity::load(&empty), Err(IdentityError::Broken { part: "certificate", .. })));
         assert!(matches!(Identity::load(&folder.path().join("none")), Err(IdentityError::Read { .. })));
-    }
-
-    #[test]
-    fn pins_read_as_they_are_written() {
-        let pin = Identity::generate().unwrap().pin();
-        assert_eq!(pin.to_string().parse::<Pin>().unwrap(), pin);
-        for bad in ["", "sha256:", "sha256:00", &"0".repeat(64), &format!("sha256:{}", "é".repeat(32))] {
-            assert!(bad.parse::<Pin>().is_err(), "{bad}");
-        }
     }
 }

@@ -10,14 +10,13 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use laguna_topology::Pin;
 use quinn::{Endpoint, TokioRuntime};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::timeout_at;
 
 use super::dial::{Dial, Dialled, any};
-use laguna_topology::Pin;
-
 use super::identity::Identity;
 use super::path;
 use super::server::{Listener, ServeError, ServeSettings, never};
@@ -37,7 +36,7 @@ pub struct Peer {
     pub pin: Pin,
     /// What it must be.
     pub hello: Hello,
-    /// IP MTU of the path in bytes, where it is known (9000 for jumbo frames); probing finds smaller ones by itself.
+    /// Bytes of UDP payload to send at most, `1200..=65507`; `None` chooses by path. Probing finds what really passes.
     pub mtu: Option<u16>,
 }
 

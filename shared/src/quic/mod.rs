@@ -11,6 +11,7 @@
 //! - [`links`]: the coordinator's end: [`links::QuicLinks`], driven by the engine thread alone
 //! - [`wire`]: bytes between one session and one connection, without blocking
 //! - [`probe`]: whether a silent worker's host still has a process there
+//! - [`restart`]: how a worker that was started again says so
 //! - [`server`]: the worker's end: [`server::QuicServer`], computing on the thread that reads the socket
 //!
 //! One connection a coordinator and worker; on it one bidirectional stream for its whole life, framed as
@@ -20,8 +21,9 @@
 //!
 //! A worker computes on its socket's thread, and so does a coordinator: either may be silent for as long as a call
 //! takes, or for as long as nobody asks anything. So death is found by other means, surest first: a close with a code;
-//! an ICMP answer to a [`probe`] (within a second); the deadline of a call (30 s by default); and only as the last net
-//! QUIC's idle timeout, ten minutes long for that reason.
+//! an ICMP answer to a [`probe`], or a stateless reset by the worker's next life ([`restart`]), each within a second;
+//! the deadline of a call (30 s by default); and only as the last net QUIC's idle timeout, ten minutes long for that
+//! reason.
 
 pub(crate) mod dial;
 pub(crate) mod end;
@@ -29,6 +31,7 @@ pub mod identity;
 pub mod links;
 pub mod path;
 pub(crate) mod probe;
+pub(crate) mod restart;
 pub mod server;
 pub(crate) mod tls;
 pub(crate) mod window;

@@ -1,7 +1,7 @@
 //! Sockets and QUIC settings by path. Every number has its unit and reason; several defaults of quinn are traps here.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,14 +19,12 @@ pub(crate) enum End {
 
 /// Largest UDP payload worth trying towards `remote`, in bytes. Discovery starts at 1200 and finds what really passes.
 ///
-/// `mtu` is the path's IP MTU where the topology gives it (9000 for jumbo frames).
-pub(crate) fn datagram_bound(remote: IpAddr, mtu: Option<u16>) -> u16 {
-    if remote.is_loopback() {
-        return LARGEST;
-    }
-    let headers = if remote.is_ipv4() { 28 } else { 48 };
-    match mtu {
-        Some(mtu) => mtu.saturating_sub(headers).clamp(SMALLEST, LARGEST),
+/// `given` is what the topology says, if it says anything.
+pub(crate) fn datagram_bound(remote: IpAddr, given: Option<u16>) -> u16 {
+    match given {
+        Some(given) => given.clamp(SMALLEST, LARGEST),
+        // An IPv4 peer of a socket for both families has a mapped address.
+        None if remote.to_canonical().is_loopback() => LARGEST,
         // macOS has no segmentation offload, so more than 1500 is worth probing for: a Thunderbolt bridge carries 9000.
         None if cfg!(target_os = "macos") => 8952,
         None => 1452,
@@ -59,9 +57,10 @@ pub(crate) fn transport(bound: u16, end: End) -> TransportConfig {
         .datagram_receive_buffer_size(None)
         .max_idle_timeout(Some(IdleTimeout::from(VarInt::from_u32(IDLE_TIMEOUT_MS))));
     if end == End::Coordinator {
-        // Only from this end: it is driven by the engine thread, which may pause, and unanswered pings of the worker
-        // would teach the worker a round trip as long as the pause.
-        config.keep_alive_interval(Some(Duration::from_secs(5)));
+        // Half a second, so that a worker which was started again is asked, and can say so, within a second. Only from
+        // this end: it is driven by the engine thread, which may pause, and unanswered pings of the worker would teach
+        // the worker a round trip as long as the pause.
+        config.keep_alive_interval(Some(Duration::from_millis(500)));
     }
     config
 }
@@ -80,6 +79,9 @@ pub(crate) fn endpoint() -> EndpointConfig {
 pub(crate) fn socket(address: SocketAddr) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
     socket.set_nonblocking(true)?;
+    if address.is_ipv6() && address.ip().is_unspecified() {
+        socket.set_only_v6(false)?;
+    }
     // macOS refuses datagrams above 9216 bytes until the send buffer is raised.
     let sent = socket.set_send_buffer_size(SOCKET_BUFFER).and_then(|()| socket.send_buffer_size());
     let received = socket.set_recv_buffer_size(SOCKET_BUFFER).and_then(|()| socket.recv_buffer_size());
@@ -94,6 +96,21 @@ pub(crate) fn socket(address: SocketAddr) -> io::Result<UdpSocket> {
     }
     socket.bind(&address.into())?;
     Ok(socket.into())
+}
+
+/// A socket to listen at. Where this host has no IPv6, "every interface" means every IPv4 interface.
+pub(crate) fn listener(address: SocketAddr) -> io::Result<UdpSocket> {
+    match socket(address) {
+        Err(error) if address.is_ipv6() && address.ip().is_unspecified() && has_no_ipv6(&error) => {
+            socket((Ipv4Addr::UNSPECIFIED, address.port()).into())
+        }
+        other => other,
+    }
+}
+
+fn has_no_ipv6(error: &io::Error) -> bool {
+    // Creating the socket fails with EAFNOSUPPORT, which has no kind of its own; binding with EADDRNOTAVAIL.
+    error.kind() == io::ErrorKind::AddrNotAvailable || Socket::new(Domain::IPV6, Type::DGRAM, None).is_err()
 }
 
 /// Bytes of UDP payload that loopback carries: the IPv4 maximum on Linux, one lo0 packet (MTU 16384) on macOS.
@@ -121,10 +138,12 @@ mod tests {
     #[test]
     fn bounds_follow_the_path() {
         let far: IpAddr = [10, 0, 5, 2].into();
-        assert_eq!(datagram_bound([127, 0, 0, 1].into(), Some(1500)), LARGEST);
-        assert_eq!(datagram_bound(far, Some(9000)), 8972);
+        for loopback in ["127.0.0.1", "::1", "::ffff:127.0.0.1"] {
+            assert_eq!(datagram_bound(loopback.parse().unwrap(), None), LARGEST, "{loopback}");
+        }
+        assert_eq!(datagram_bound([127, 0, 0, 1].into(), Some(1452)), 1452);
+        assert_eq!(datagram_bound(far, Some(8952)), 8952);
         assert_eq!(datagram_bound(far, Some(0)), SMALLEST);
-        assert_eq!(datagram_bound("fe80::1".parse().unwrap(), Some(1500)), 1452);
         assert_eq!(datagram_bound(far, None), if cfg!(target_os = "macos") { 8952 } else { 1452 });
     }
 }

@@ -6,17 +6,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use quinn::{Connection, Endpoint, Incoming, RecvStream, SendStream, ServerConfig, TokioRuntime};
+use laguna_topology::Pin;
+use quinn::{Connection, Endpoint, Incoming, ReadError, RecvStream, SendStream, ServerConfig, TokioRuntime};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep_until, timeout};
 
-use laguna_topology::Pin;
-
 use super::identity::{Identity, IdentityError};
 use super::path::{self, End};
-use super::{end, tls};
+use super::{end, restart, tls};
 use crate::compute::ExpertBank;
 use crate::session::{Server, ServerEnd};
 use crate::wire::{CloseCode, Welcome};
@@ -30,7 +29,7 @@ pub struct ServeSettings {
     pub listen: SocketAddr,
     /// Certificates of the coordinators that are admitted.
     pub coordinators: Vec<Pin>,
-    /// IP MTU of the paths to them in bytes, where it is known.
+    /// Bytes of UDP payload to send at most, `1200..=65507`; `None` chooses by path. Probing finds what really passes.
     pub mtu: Option<u16>,
 }
 
@@ -106,8 +105,10 @@ impl Listener {
             ServerConfig::with_crypto(Arc::new(crypto.map_err(|error| ServeError::Tls(error.to_string()))?));
         let cannot = |error| ServeError::Listen(*listen, error);
         let _inside = runtime.enter();
-        let socket = path::socket(*listen).map_err(cannot)?;
-        let endpoint = Endpoint::new(path::endpoint(), Some(config.clone()), socket, Arc::new(TokioRuntime));
+        let socket = path::listener(*listen).map_err(cannot)?;
+        let mut settings = path::endpoint();
+        restart::outlive(&mut settings, identity);
+        let endpoint = Endpoint::new(settings, Some(config.clone()), socket, Arc::new(TokioRuntime));
         let endpoint = endpoint.map_err(cannot)?;
         let address = endpoint.local_addr().map_err(cannot)?;
         Ok(Self { endpoint, address, config, mtu: *mtu })
@@ -227,6 +228,7 @@ impl Session {
                 chunk = recv.read_chunk(usize::MAX, true) => match chunk {
                     Ok(Some(chunk)) => server.handle_bytes(&chunk.bytes),
                     Ok(None) => server.handle_closed("stream ended".to_owned()),
+                    Err(ReadError::ConnectionLost(error)) => server.handle_closed(error.to_string()),
                     Err(error) => server.handle_closed(error.to_string()),
                 },
                 () = drained(&mut self.draining) => server.drain(),

@@ -1,128 +1,27 @@
 //! Real sockets on 127.0.0.1: what works, and every way it fails, with its error and how long that took.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::{JoinHandle, sleep, spawn};
+use std::sync::mpsc::channel;
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use quinn::{ClientConfig, Connection, Endpoint, ServerConfig, TokioRuntime};
-use tokio::runtime::{Builder, Runtime};
-use tokio::sync::oneshot;
+use quinn::{ClientConfig, Connection, Endpoint};
 
-use laguna_topology::Pin;
+mod actors;
+
+use actors::{BusyBank, Puppet, Worker, runtime, welcome_line};
 
 use super::dial::{Dial, any};
 use super::identity::SERVER_NAME;
 use super::*;
-use crate::compute::{ActivationType, BankError, ExpertBank, ExpertBatch};
+use crate::compute::{ActivationType, ExpertBatch};
 use crate::ids::{ExpertId, ExpertRange, LayerId, ShardId};
 use crate::session::pair::{Rows, ScaleBank, greeting};
 use crate::session::{ConnectError, Fault, Gone, InMemoryWorker, Links, Misbehaviour};
 use crate::wire::dispatch::encode_reply;
 use crate::wire::frame::{CONTROL_LIMIT, ROWS_LIMIT};
 use crate::wire::{CallId, CloseCode, Hello, Subject, Welcome, WireError};
-
-/// A worker in a thread of its own.
-struct Worker {
-    peer: Peer,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Worker {
-    fn start(shard: u16, range: ExpertRange, coordinator: &Identity) -> Self {
-        Self::with(shard, Box::new(ScaleBank(range)), coordinator.pin())
-    }
-
-    fn with(shard: u16, bank: Box<dyn ExpertBank>, coordinator: Pin) -> Self {
-        let identity = Identity::generate().unwrap();
-        let (hello, welcome) = greeting(shard, bank.range());
-        let pin = identity.pin();
-        let listen = ([127, 0, 0, 1], 0).into();
-        let settings = ServeSettings { identity, listen, coordinators: vec![coordinator], mtu: None };
-        let server = QuicServer::bind(&settings).unwrap();
-        let peer = Peer { address: server.local_addr().to_string(), pin, hello, mtu: None };
-        let (stop, stopped) = oneshot::channel();
-        let thread = spawn(move || server.run(welcome, bank, async { drop(stopped.await) }));
-        Self { peer, stop: Some(stop), thread: Some(thread) }
-    }
-
-    fn stop(mut self) {
-        self.end();
-    }
-
-    fn end(&mut self) {
-        if let Some(stop) = self.stop.take() {
-            let _ = stop.send(());
-        }
-        if let Some(thread) = self.thread.take() {
-            thread.join().unwrap();
-        }
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-/// A worker that says what a test tells it to, after the first bytes from the coordinator.
-struct Puppet {
-    peer: Peer,
-    /// Asks the thread to vanish without a word.
-    _vanish: Sender<()>,
-}
-
-impl Puppet {
-    /// `lines[n]` is written when the n-th read returns something.
-    fn start(coordinator: &Identity, lines: Vec<BytesMut>) -> Self {
-        let identity = Identity::generate().unwrap();
-        let (hello, _) = greeting(0, ExpertRange::new(0, 8));
-        let pin = identity.pin();
-        let runtime = runtime();
-        let crypto = tls::server(&identity, vec![coordinator.pin()]).unwrap();
-        let endpoint = {
-            let _inside = runtime.enter();
-            let socket = path::socket(([127, 0, 0, 1], 0).into()).unwrap();
-            let config = ServerConfig::with_crypto(Arc::new(crypto));
-            Endpoint::new(path::endpoint(), Some(config), socket, Arc::new(TokioRuntime)).unwrap()
-        };
-        let peer = Peer { address: endpoint.local_addr().unwrap().to_string(), pin, hello, mtu: None };
-        let (vanish, vanished) = channel();
-        spawn(move || Self::run(runtime, endpoint, lines, &vanished));
-        Self { peer, _vanish: vanish }
-    }
-
-    fn run(runtime: Runtime, endpoint: Endpoint, lines: Vec<BytesMut>, vanished: &Receiver<()>) {
-        let kept = runtime.block_on(async {
-            let connection = endpoint.accept().await?.await.ok()?;
-            let (mut send, mut recv) = connection.accept_bi().await.ok()?;
-            for line in lines {
-                recv.read_chunk(usize::MAX, true).await.ok()??;
-                send.write_all(&line).await.ok()?;
-            }
-            // Keeps talking QUIC while the test looks.
-            let _ = tokio::time::timeout(Duration::from_millis(200), connection.closed()).await;
-            Some((connection, send, recv))
-        });
-        let _ = vanished.recv();
-        // The runtime goes first, so that nothing can say goodbye for it.
-        drop(runtime);
-        drop((kept, endpoint));
-    }
-}
-
-fn runtime() -> Runtime {
-    Builder::new_current_thread().enable_all().build().unwrap()
-}
-
-fn welcome_line() -> BytesMut {
-    let mut line = BytesMut::new();
-    greeting(0, ExpertRange::new(0, 8)).1.encode(&mut line).unwrap();
-    line
-}
 
 fn connect(identity: &Identity, peers: &[&Peer]) -> Result<QuicLinks, ConnectError> {
     QuicLinks::connect(
@@ -371,7 +270,7 @@ fn a_worker_that_misbehaves_is_left() {
 #[test]
 fn a_worker_that_vanishes_during_a_call_is_noticed_at_once() {
     let identity = Identity::generate().unwrap();
-    let Puppet { peer, _vanish: vanish } = Puppet::start(&identity, vec![welcome_line()]);
+    let Puppet { peer, vanish, .. } = Puppet::start(&identity, vec![welcome_line()]);
     let worker = Worker::start(1, ExpertRange::new(0, 8), &identity);
     let mut links = connect(&identity, &[&peer, &worker.peer]).unwrap();
     let call = links.send(0, &Rows::to(&[&[1]]).batch()).unwrap();
@@ -384,6 +283,41 @@ fn a_worker_that_vanishes_during_a_call_is_noticed_at_once() {
     assert_eq!((error.fault, error.calls), (Fault::PeerGone(Gone::NothingListens), vec![call]));
     links.send(1, &Rows::to(&[&[1]]).batch()).unwrap();
     assert!(links.recv().unwrap().is_some(), "the other link works");
+}
+
+#[test]
+fn a_worker_that_was_started_again_during_a_call_is_noticed_at_once() {
+    let identity = Identity::generate().unwrap();
+    let Puppet { peer, identity: worker, vanish } = Puppet::start(&identity, vec![welcome_line()]);
+    let mut links = connect(&identity, &[&peer]).unwrap();
+    links.send(0, &Rows::to(&[&[1]]).batch()).unwrap();
+    sleep(Duration::from_millis(300));
+    drop(vanish);
+    sleep(Duration::from_millis(100));
+    let bank = Box::new(ScaleBank(ExpertRange::new(0, 8)));
+    let again = Worker::again(0, bank, identity.pin(), worker, &peer.address);
+    let began = Instant::now();
+    let fault = links.recv().unwrap_err().fault;
+    assert!(began.elapsed() < Duration::from_millis(1500), "{:?}", began.elapsed());
+    assert_eq!(fault, Fault::PeerGone(Gone::Lost("worker was started anew".to_owned())));
+    links.reconnect(0).unwrap();
+    links.send(0, &Rows::to(&[&[1]]).batch()).unwrap();
+    assert!(links.recv().unwrap().is_some());
+    again.stop();
+}
+
+#[test]
+fn a_call_leaves_before_its_reply_is_asked_for() {
+    let identity = Identity::generate().unwrap();
+    let (asked, witness) = channel();
+    let bank = Box::new(BusyBank(ScaleBank(ExpertRange::new(0, 8)), move || asked.send(()).unwrap()));
+    let worker = Worker::with(0, bank, identity.pin());
+    let mut links = connect(&identity, &[&worker.peer]).unwrap();
+    for _ in 0..5 {
+        links.send(0, &Rows::to(&[&[1]]).batch()).unwrap();
+        witness.recv_timeout(Duration::from_secs(5)).unwrap();
+        links.recv().unwrap().unwrap();
+    }
 }
 
 #[test]
@@ -401,32 +335,10 @@ fn nobody_there_is_noticed_at_once_and_by_name() {
     assert!(errors[1].to_string().contains("cannot resolve no-such-host.invalid:4433"), "{}", errors[1]);
 }
 
-/// Computes for longer than probes wait.
-struct SlowBank(ScaleBank);
-
-impl ExpertBank for SlowBank {
-    fn range(&self) -> ExpertRange {
-        self.0.range()
-    }
-
-    fn backend(&self) -> &'static str {
-        self.0.backend()
-    }
-
-    fn resident_bytes(&self) -> u64 {
-        self.0.resident_bytes()
-    }
-
-    fn run(&mut self, batch: &ExpertBatch<'_>, out: &mut Vec<f32>) -> Result<(), BankError> {
-        sleep(Duration::from_millis(700));
-        self.0.run(batch, out)
-    }
-}
-
 #[test]
 fn a_slow_call_is_waited_for_and_finished_before_a_drain() {
     let identity = Identity::generate().unwrap();
-    let bank = Box::new(SlowBank(ScaleBank(ExpertRange::new(0, 8))));
+    let bank = Box::new(BusyBank(ScaleBank(ExpertRange::new(0, 8)), || sleep(Duration::from_millis(700))));
     let mut worker = Worker::with(0, bank, identity.pin());
     let mut links = connect(&identity, &[&worker.peer]).unwrap();
     let rows = Rows::to(&[&[1]]);

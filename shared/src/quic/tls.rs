@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use laguna_topology::Pin;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -12,8 +13,6 @@ use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, PeerIncompatible, SignatureScheme,
 };
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
-
-use laguna_topology::Pin;
 
 use super::identity::{Identity, pin_of};
 
@@ -168,4 +167,4 @@ fn provider() -> CryptoProvider {
 }
 
 /// Protocol name in the handshake. Changes with the wire version.
-const ALPN: &[u8] = b"laguna-ep/1";
+pub(crate) const ALPN: &[u8] = b"laguna-ep/1";

@@ -2,7 +2,7 @@
 //!
 //! MLX is used from one thread of a process: whoever builds a bank also runs it.
 //!
-//! - [`array`]: checkpoint bytes and host slices in and out of MLX arrays
+//! - [`mod@array`]: checkpoint bytes and host slices in and out of MLX arrays
 //! - [`packed`]: quantised matrices and the products with them
 //! - [`bank`]: the [`crate::compute::ExpertBank`] over stacked experts
 //! - `ffi`: the calls that mlx-rs does not offer yet (the only unsafe code here)
