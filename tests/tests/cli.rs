@@ -1,4 +1,6 @@
 //! The command line as a user meets it: exit codes, one clear message, data alone on stdout, nothing half-written.
+// In a test a panic is the report.
+#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,8 @@
 //! Every way in which two nodes do not fit, or one of them goes: the message, the exit code, and how soon.
 //!
 //! Peers that have the right key and break the protocol are in `misbehaviour.rs`.
+// In a test a panic is the report.
+#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::thread::sleep;

@@ -1,4 +1,6 @@
 //! The harness itself can fail: deadlines end processes, and comparisons see one bit.
+// In a test a panic is the report.
+#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::time::{Duration, Instant};

@@ -1,6 +1,8 @@
 //! A node reads its own byte ranges only, and its memory stays near what it holds. Measured from outside, by what the
 //! kernel counted, so on Linux only.
 #![cfg(target_os = "linux")]
+// In a test a panic is the report.
+#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,7 @@
 //! Peers with the right key that say the wrong thing: a worker turns them away and serves on; a coordinator ends with
 //! a typed error. Versions and releases that do not fit are here too, because no build of these programs has them.
+// In a test a panic is the report.
+#![allow(clippy::unwrap_used)]
 
 use std::time::{Duration, Instant};
 

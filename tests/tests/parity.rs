@@ -1,4 +1,6 @@
 //! `verify` agrees with every reference, for both banks and any number of shards, and can disagree.
+// In a test a panic is the report.
+#![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
 

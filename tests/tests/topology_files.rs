@@ -1,5 +1,7 @@
 //! Topology files and keys as a user handles them: where the file is looked for, what is said of its faults, and
 //! `keygen`.
+// In a test a panic is the report.
+#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,6 @@
 //! Real workers in processes of their own give the bits that one process gives, and serve on.
+// In a test a panic is the report.
+#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::path::{Path, PathBuf};
