@@ -42,7 +42,7 @@ impl Answer {
 }
 
 /// Connects to a worker as the coordinator whose key is `own`, sends `bytes`, and listens until the worker closes or
-/// has sent `enough` frames.
+/// has sent `enough` frames: to see a close, ask for one frame more than comes before it.
 ///
 /// # Panics
 /// If there is no connection.

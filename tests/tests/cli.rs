@@ -152,7 +152,7 @@ fn a_config_that_is_refused_names_field_and_value() {
     ];
     for (edit, said) in cases {
         let copy = Copy::of(&models::nano());
-        copy.edit_json("config.json", |config| edit(config));
+        copy.edit_json("config.json", edit);
         Run::coord(["inspect"]).arg(copy.path()).finish().failed(2).says(said).says(&["config.json"]);
     }
 }

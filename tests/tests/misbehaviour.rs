@@ -93,7 +93,7 @@ fn a_worker_closes_on_a_frame_that_is_too_long() {
 #[test]
 fn a_worker_refuses_another_version_and_names_both() {
     let victim = Victim::start();
-    let answer = victim.say(&in_version(raw::hello(&hello()), 99), 1);
+    let answer = victim.say(&in_version(raw::hello(&hello()), 99), 2);
     let reason = "protocol version: coordinator has 99, worker has 1";
     assert_eq!(refusal(&answer), reason);
     victim.serves_on(&[reason]);
@@ -102,7 +102,7 @@ fn a_worker_refuses_another_version_and_names_both() {
 #[test]
 fn a_worker_refuses_another_release_and_names_both() {
     let victim = Victim::start();
-    let answer = victim.say(&raw::hello(&Hello { build: "9.9.9".to_owned(), ..hello() }), 1);
+    let answer = victim.say(&raw::hello(&Hello { build: "9.9.9".to_owned(), ..hello() }), 2);
     let reason = format!("release: coordinator has 9.9.9, worker has {BUILD}");
     assert_eq!(refusal(&answer), reason);
     victim.serves_on(&[&reason]);
@@ -114,7 +114,7 @@ fn a_worker_refuses_a_hello_that_does_not_decode() {
     let mut broken = frame_header(FrameKind::Hello, 12);
     broken.extend(1_u32.to_le_bytes());
     broken.extend([0xff; 8]);
-    let reason = refusal(&victim.say(&broken, 1));
+    let reason = refusal(&victim.say(&broken, 2));
     assert!(reason.starts_with("hello was malformed: hello does not decode"), "{reason}");
     victim.serves_on(&["hello was malformed"]);
 }
@@ -124,7 +124,7 @@ fn a_worker_closes_on_a_call_without_a_hello_and_on_a_second_hello() {
     let victim = Victim::start();
     let mut call = BytesMut::new();
     encode_call(&mut call, CallId(1), &batch(&[0.5; 128], LayerId(1), &[ExpertId(3)])).unwrap();
-    let answer = victim.say(&call, 1);
+    let answer = victim.say(&call, 2);
     assert_eq!(answer.close_code(), CloseCode::ProtocolError.number(), "{answer:?}");
     let twice = raw::hello(&hello()).repeat(2);
     assert_eq!(victim.say(&twice, 2).close_code(), CloseCode::ProtocolError.number());
