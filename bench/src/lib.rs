@@ -1,1 +1,43 @@
-//! Placeholder.
+//! Measures the exchange, the experts and whole models, each beside a baseline of the same run, because absolute times
+//! of two moments do not compare. What was measured, where, and what is missed stands in README.md.
+//!
+//! Rooms, in the order of what they measure:
+//!
+//! - [`exchange`]: the project's links beside raw UDP, TCP and TLS
+//! - [`experts`]: banks beside the speed of memory and an f64 oracle
+//! - [`e2e`]: whole models, by where the experts are
+//! - [`synth`]: checkpoints of any shape to measure with
+//!
+//! And what these stand on: [`child`] (the other process), [`stats`], [`machine`], [`report`], [`cli`], [`error`].
+//! Finer grains are in `benches/`, for `cargo bench`.
+
+#![forbid(unsafe_code)]
+
+pub mod child;
+pub mod cli;
+pub mod e2e;
+pub mod error;
+pub mod exchange;
+pub mod experts;
+pub mod machine;
+pub mod report;
+pub mod stats;
+pub mod synth;
+
+use std::path::{Path, PathBuf};
+
+use error::BenchError;
+
+/// The bundled small model, in the source tree this program was built from.
+pub fn nano() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/nano")
+}
+
+/// A folder in the system's temporary one, removed when dropped.
+///
+/// # Errors
+/// If there is no place for it.
+pub fn scratch(purpose: &str) -> Result<tempfile::TempDir, BenchError> {
+    let prefix = format!("laguna-bench-{purpose}-");
+    tempfile::Builder::new().prefix(&prefix).tempdir().map_err(BenchError::io("temporary folder"))
+}

@@ -40,7 +40,7 @@ pub fn run(args: &Args, command: &GenerateArgs) -> Result<(), Failure> {
         chunk: cluster.chunk,
         stop_ids: &stop_ids,
     };
-    let mut sampler = Sampler::new(sampling, seed);
+    let mut sampler = Sampler::new(sampling, seed, &prompt);
     let mut detokenizer = Detokenizer::new(&tokenizer);
     let mut failure = None;
     let mut emit =
@@ -92,7 +92,7 @@ fn check_prompt(cluster: &Cluster, prompt: &[u32]) -> Result<(), Failure> {
 /// Flags first, then the checkpoint's own defaults.
 fn sampling(command: &GenerateArgs, defaults: &GenerationConfig) -> Sampling {
     if command.greedy {
-        return Sampling::GREEDY;
+        return Sampling::greedy();
     }
     let neutral = Sampling::default();
     // A checkpoint that says not to sample means greedy, unless a temperature is asked for.
@@ -105,6 +105,8 @@ fn sampling(command: &GenerateArgs, defaults: &GenerationConfig) -> Sampling {
         top_k: command.top_k.or(defaults.top_k).unwrap_or(neutral.top_k),
         top_p: command.top_p.or_else(|| defaults.top_p.map(|p| p as f32)).unwrap_or(neutral.top_p),
         min_p: command.min_p.or_else(|| defaults.min_p.map(|p| p as f32)).unwrap_or(neutral.min_p),
+        repetition_penalty: defaults.repetition_penalty.map_or(1.0, |p| p as f32),
+        ..neutral
     }
 }
 

@@ -118,5 +118,8 @@ fn next(
 ) -> Result<u32, Exception> {
     logits.clear();
     append_f32(&model.last_logits(residual)?, logits)?;
-    Ok(sampler.sample(logits))
+    sampler.adjust(logits);
+    let id = sampler.sample(logits);
+    sampler.accept(id);
+    Ok(id)
 }

@@ -1,0 +1,159 @@
+//! The other process of a measurement: this program again, started by itself with a role.
+//!
+//! A child says one line of JSON on stdout when it is ready, another one for each line it is asked on stdin, and ends
+//! when its stdin does, so none outlives its parent.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::e2e::setup::{Job, WorkerRole};
+use crate::error::BenchError;
+use crate::exchange::payload::Sizes;
+use crate::exchange::quic::QuicRole;
+use crate::machine::peak_bytes;
+use crate::{e2e, exchange};
+
+/// What a child process does.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Answers raw UDP.
+    Udp(Sizes),
+    /// Answers TCP.
+    Tcp(Sizes),
+    /// Answers TLS on TCP.
+    Tls(Sizes),
+    /// A worker with an echo for a bank.
+    Quic(QuicRole),
+    /// A real worker.
+    Worker(WorkerRole),
+    /// One run of a set-up from end to end.
+    Run(Job),
+}
+
+impl Role {
+    /// What it is called in messages.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Udp(_) => "udp",
+            Self::Tcp(_) => "tcp",
+            Self::Tls(_) => "tls",
+            Self::Quic(_) => "quic",
+            Self::Worker(_) => "worker",
+            Self::Run(_) => "run",
+        }
+    }
+
+    /// Plays the role; returns when it is over. This is the child's whole life.
+    ///
+    /// # Errors
+    /// What went wrong; the parent then sees this child end.
+    pub fn play(self) -> Result<(), BenchError> {
+        answer_stdin();
+        match self {
+            Self::Udp(sizes) => exchange::udp::serve(sizes),
+            Self::Tcp(sizes) => exchange::tcp::serve(sizes),
+            Self::Tls(sizes) => exchange::tls::serve(sizes),
+            Self::Quic(role) => exchange::quic::serve(&role),
+            Self::Worker(role) => e2e::setup::serve(&role),
+            Self::Run(job) => e2e::setup::run(&job).and_then(|sample| say(&sample)),
+        }
+    }
+}
+
+/// A running child; killed when dropped.
+pub struct Child {
+    role: &'static str,
+    process: std::process::Child,
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Child {
+    /// Starts this program in a role.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn start(role: &Role) -> Result<Self, BenchError> {
+        let name = role.name();
+        let program = program().map_err(BenchError::io("this program's own path"))?;
+        let text = serde_json::to_string(role).map_err(BenchError::failed)?;
+        let mut process = Command::new(&program)
+            .args(["child", &text])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(BenchError::io(program.display()))?;
+        let broken = || BenchError::Child { role: name, reason: "no pipes".to_owned() };
+        let stdin = Some(process.stdin.take().ok_or_else(broken)?);
+        let stdout = BufReader::new(process.stdout.take().ok_or_else(broken)?);
+        Ok(Self { role: name, process, stdin, stdout })
+    }
+
+    /// Waits for the next line that the child says.
+    ///
+    /// # Errors
+    /// If it ends instead, or says something else.
+    pub fn hear<T: DeserializeOwned>(&mut self) -> Result<T, BenchError> {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).map_err(BenchError::io(self.role))?;
+        if line.is_empty() {
+            let ended = self.process.wait().map_or_else(|e| e.to_string(), |status| status.to_string());
+            return Err(BenchError::Child { role: self.role, reason: format!("ended early, {ended}") });
+        }
+        serde_json::from_str(&line)
+            .map_err(|error| BenchError::Child { role: self.role, reason: format!("{error} in {line}") })
+    }
+
+    /// Most bytes that the child has had resident so far.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn peak_bytes(&mut self) -> Result<u64, BenchError> {
+        if let Some(stdin) = &mut self.stdin {
+            stdin.write_all(b"peak\n").map_err(BenchError::io(self.role))?;
+        }
+        self.hear()
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        self.stdin = None;
+        // It may have ended by itself; then there is nothing to kill.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Says a line to the parent.
+///
+/// # Errors
+/// If the parent is gone.
+pub fn say<T: Serialize>(what: &T) -> Result<(), BenchError> {
+    let mut line = serde_json::to_string(what).map_err(BenchError::failed)?;
+    line.push('\n');
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(line.as_bytes()).and_then(|()| stdout.flush()).map_err(BenchError::io("stdout"))
+}
+
+/// Answers each line of stdin with the peak of memory, and ends the process where stdin ends.
+fn answer_stdin() {
+    std::thread::spawn(|| {
+        for line in io::stdin().lines() {
+            if line.is_err() || say(&peak_bytes()).is_err() {
+                break;
+            }
+        }
+        std::process::exit(0);
+    });
+}
+
+/// This program.
+fn program() -> io::Result<PathBuf> {
+    std::env::current_exe()
+}

@@ -1,0 +1,28 @@
+//! The exchange of a sparse layer, beside raw UDP, TCP and TLS of the same sizes in the same run.
+//!
+//! - [`payload`]: what goes out and comes back
+//! - [`echo`]: the bank behind the exchange, which computes next to nothing
+//! - [`udp`], [`tcp`], [`tls`]: baselines, blocking, between two processes
+//! - [`quic`]: the project's own links to its own server in another process
+//! - [`memory`]: the same session in one process: what the protocol costs without a transport
+//! - [`measure`]: cases, and variants taken in turn
+
+pub mod echo;
+pub mod measure;
+pub mod memory;
+pub mod payload;
+pub mod quic;
+pub mod tcp;
+pub mod tls;
+pub mod udp;
+
+use crate::error::BenchError;
+
+/// One way to ask every worker once and to have every answer.
+pub trait Exchange {
+    /// Sends a request to each worker, then waits for all replies.
+    ///
+    /// # Errors
+    /// If one does not answer.
+    fn call(&mut self) -> Result<(), BenchError>;
+}

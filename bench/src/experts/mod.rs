@@ -1,0 +1,9 @@
+//! Routed experts by themselves: how near each bank comes to the speed of memory, and to the exact result.
+//!
+//! - [`bandwidth`]: what this machine's memory gives to plain reads
+//! - [`oracle`]: the experts in f64
+//! - [`measure`]: rows through banks
+
+pub mod bandwidth;
+pub mod measure;
+pub mod oracle;

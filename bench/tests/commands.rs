@@ -1,0 +1,81 @@
+//! The program as it is used, at its quickest: every measurement runs, between real processes, and its JSON has the
+//! fields that others read. No time is asserted.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn bench(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_laguna-bench")).args(args).output().expect("the program starts")
+}
+
+fn results(args: &[&str]) -> Vec<Value> {
+    let output = bench(args);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert!(report["machine"]["cpus"].as_u64().is_some_and(|cpus| cpus > 0), "{report}");
+    report["results"].as_array().expect("results").clone()
+}
+
+fn positive(result: &Value, fields: &[&str]) {
+    for field in fields {
+        assert!(result[field].as_f64().is_some_and(|value| value > 0.0), "{field} in {result}");
+    }
+}
+
+#[test]
+fn exchange_measures_every_variant() {
+    let quick =
+        ["exchange", "--json", "--quick", "--repeats", "2", "--workers", "1,2", "--payloads", "decode,3mib"];
+    let results = results(&quick);
+    // Decode to one and to two workers, 3 MiB to one, at two cadences.
+    assert_eq!(results.len(), 3 * 2);
+    for result in &results {
+        positive(
+            result,
+            &[
+                "udp_p50_us",
+                "tcp_p50_us",
+                "tls_p50_us",
+                "quic_p50_us",
+                "quic_p99_us",
+                "ratio_p50",
+                "in_memory_p50_us",
+            ],
+        );
+    }
+    assert_eq!((&results[0]["payload"], &results[0]["cadence"]), (&"decode".into(), &"back_to_back".into()));
+}
+
+#[test]
+fn experts_are_near_the_oracle() {
+    let results = results(&["experts", "--json", "--quick", "--banks", "reference,mlx", "--rows", "1,16"]);
+    assert_eq!(results.len(), 4);
+    for result in &results {
+        positive(result, &["read_gb_s", "expert_gb_s", "share", "mlx_ratio", "rms"]);
+        assert!(result["rms"].as_f64().is_some_and(|rms| rms < 1e-5), "{result}");
+    }
+}
+
+#[test]
+fn whole_models_run_in_every_set_up() {
+    let results = results(&["e2e", "--json", "--repeats", "1", "--prompt", "12", "--tokens", "4"]);
+    assert_eq!(results.len(), 4);
+    for result in &results {
+        positive(result, &["prefill_tok_s", "decode_tok_s", "us_per_layer", "peak_bytes"]);
+    }
+    positive(&results[3], &["worker_peak_bytes"]);
+}
+
+#[test]
+fn synthetic_checkpoints_are_written_once() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let out = dir.path().join("model");
+    let args = ["synth", "--shape", "tiny", "--layout", "stacked", "--out", out.to_str().expect("UTF-8")];
+    assert!(bench(&args).status.success());
+    assert!(Path::exists(&out.join("config.json")));
+    let again = bench(&args);
+    assert_eq!(again.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&again.stderr).contains("holds a checkpoint already"));
+}
