@@ -132,14 +132,14 @@ pub fn run(args: &Args) -> Result<(), RunError> {
     let bank = load_bank(args.bank, &model, range, &mut |bytes| progress.add(bytes))?;
     progress.finish();
     let welcome = model.welcome(shard, bank.as_ref())?;
-    info!(
+    let serving = format!(
         "{shard}: experts {range} in {} sparse layers, {} resident, bank {}, at {}",
         welcome.sparse_layers.len(),
         Bytes(welcome.resident_bytes),
         welcome.backend,
         server.local_addr()
     );
-    server.run(welcome, bank, stop_signal());
+    server.run(welcome, bank, stop_signal(serving));
     info!("{shard}: stopped");
     Ok(())
 }
@@ -157,14 +157,18 @@ fn load_identity(topology: &Topology, file: &std::path::Path, node: NodeName) ->
 }
 
 /// Ends at SIGTERM or Ctrl-C. A second Ctrl-C ends the process at once.
-async fn stop_signal() {
+///
+/// Says what is served itself: whoever reads that may stop the worker, and be sure that it drains.
+async fn stop_signal(serving: String) {
     use tokio::signal::unix::{SignalKind, signal};
     let (Ok(mut terminate), Ok(mut interrupt)) =
         (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
     else {
+        info!("{serving}");
         // Without handlers the signals' defaults apply: the process ends.
         return std::future::pending().await;
     };
+    info!("{serving}");
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
