@@ -34,21 +34,23 @@ pub fn workspace() -> &'static Path {
 
 /// Folder of the built binaries.
 fn built() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
+    // A failure is kept too: it fails every test, and is not tried again by each.
+    static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let built = BUILT.get_or_init(|| {
         let folder = profile_folder();
         // nextest starts a process a test; one of them builds, and the mark tells the others.
         let run = std::env::var("NEXTEST_RUN_ID").ok();
         let mark = folder.join(".laguna-tests-built");
         if run.is_some() && fs::read_to_string(&mark).ok() == run {
-            return folder;
+            return Ok(folder);
         }
-        build(&folder);
+        build(&folder)?;
         if let Some(run) = run {
             fs::write(&mark, run).expect("the target folder can be written to");
         }
-        folder
-    })
+        Ok(folder)
+    });
+    built.as_ref().unwrap_or_else(|output| panic!("cargo build:\n{output}"))
 }
 
 /// `target/debug`, as the test itself lies in `target/debug/deps`.
@@ -58,7 +60,7 @@ fn profile_folder() -> PathBuf {
     folder.to_owned()
 }
 
-fn build(folder: &Path) {
+fn build(folder: &Path) -> Result<(), String> {
     let profile = match folder.file_name().and_then(|name| name.to_str()) {
         Some("debug") => "dev",
         Some(name) => name,
@@ -87,5 +89,5 @@ fn build(folder: &Path) {
         }
     }
     let output = cargo.output().expect("cargo can be started");
-    assert!(output.status.success(), "cargo build:\n{}", String::from_utf8_lossy(&output.stderr));
+    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
 }
