@@ -142,7 +142,9 @@ impl EngineHandle {
         }
         if let Some(id) = submission.prompt.iter().find(|&&id| id as usize >= limits.vocab_size) {
             let vocab = limits.vocab_size;
-            return Err(AdmissionError::BadPrompt(format!("token {id} is outside the vocabulary of {vocab}")));
+            return Err(AdmissionError::BadPrompt(format!(
+                "token {id} is outside the vocabulary of {vocab}"
+            )));
         }
         if prompt >= limits.context {
             return Err(AdmissionError::TooLong { prompt, context: limits.context });

@@ -14,7 +14,7 @@ use laguna_shared::compute::mlx::array::append_f32;
 use mlx_rs::Array;
 use tracing::{info, warn};
 
-use super::handle::{Command, EngineHandle, Limits, Shared, ShardStatus, connect};
+use super::handle::{Command, EngineHandle, Limits, ShardStatus, Shared, connect};
 use super::prefix::{Kept, PrefixCache};
 use super::request::{EngineError, FinishReason};
 use super::slot::Slot;
@@ -225,7 +225,8 @@ impl Engine {
         self.make_room();
         let decoding = self.running.iter().any(Slot::is_decoding);
         let chunk = if decoding { (self.settings.chunk.get() / 4).max(1) } else { self.settings.chunk.get() };
-        let prompts: Vec<usize> = (0..self.running.len()).filter(|&i| !self.running[i].is_decoding()).collect();
+        let prompts: Vec<usize> =
+            (0..self.running.len()).filter(|&i| !self.running[i].is_decoding()).collect();
         let prompt = (!prompts.is_empty()).then(|| prompts[self.turn % prompts.len()]);
         self.turn = self.turn.wrapping_add(1);
 

@@ -194,9 +194,14 @@ fn limits_are_refused_in_numbers() {
     let settings = EngineSettings { context: 100, queue: 1, parallel: NonZeroUsize::MIN, ..settings() };
     with_engine(settings, |engine| {
         let refused = |submission| engine.submit(submission).err();
-        assert_eq!(refused(greedy(&[2; 100], 1)), Some(AdmissionError::TooLong { prompt: 100, context: 100 }));
+        assert_eq!(
+            refused(greedy(&[2; 100], 1)),
+            Some(AdmissionError::TooLong { prompt: 100, context: 100 })
+        );
         assert!(matches!(refused(greedy(&[], 1)), Some(AdmissionError::BadPrompt(_))));
-        assert!(matches!(refused(greedy(&[512], 1)), Some(AdmissionError::BadPrompt(m)) if m.contains("512")));
+        assert!(
+            matches!(refused(greedy(&[512], 1)), Some(AdmissionError::BadPrompt(m)) if m.contains("512"))
+        );
         // What is asked beyond the context is cut to it, and said to be cut.
         let (ids, end) = finish(engine.submit(greedy(&[2; 90], 1000)).unwrap());
         assert_eq!((ids.len(), end.unwrap().reason), (10, FinishReason::Length));
@@ -217,7 +222,10 @@ fn limits_are_refused_in_numbers() {
     let tight = EngineSettings { kv_bytes: 4096, ..settings_small() };
     with_engine(tight, |engine| {
         let refused = engine.submit(greedy(&[2; 50], 10)).err();
-        assert!(matches!(refused, Some(AdmissionError::TooLarge { tokens: 60, budget: 4096, .. })), "{refused:?}");
+        assert!(
+            matches!(refused, Some(AdmissionError::TooLarge { tokens: 60, budget: 4096, .. })),
+            "{refused:?}"
+        );
     });
 }
 

@@ -26,7 +26,6 @@ use local::LocalShard;
 use scatter::Scatter;
 use timing::{ExchangeSummary, ExchangeTimes, ShardTimes};
 
-
 /// Every shard of the cluster, local and remote, and who holds which expert.
 pub struct Experts {
     /// In shard order.

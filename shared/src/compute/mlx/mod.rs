@@ -12,5 +12,8 @@ pub mod bank;
 mod ffi;
 pub mod packed;
 
+#[cfg(test)]
+mod tests;
+
 pub use bank::MlxBank;
 pub use packed::{Matrix, PackedMatrix};
