@@ -158,7 +158,7 @@ impl Job {
 fn generated(cluster: &mut Cluster, prompt: &[u32], tokens: usize) -> Result<(Report, Vec<u32>), BenchError> {
     let request = Request { prompt, max_tokens: tokens, chunk: cluster.chunk, stop_ids: &[] };
     let mut ids = Vec::new();
-    let mut sampler = Sampler::new(Sampling::GREEDY, 0);
+    let mut sampler = Sampler::new(Sampling::greedy(), 0, prompt);
     let report = generate(&cluster.model, &mut cluster.experts, &request, &mut sampler, |id| {
         ids.push(id);
         ControlFlow::Continue(())

@@ -31,7 +31,7 @@ fn four_tokens(dir: &Path) -> Vec<u32> {
     let request =
         Request { prompt: &[2, 40, 41, 42, 43], max_tokens: 4, chunk: cluster.chunk, stop_ids: &[] };
     let mut ids = Vec::new();
-    let mut sampler = Sampler::new(Sampling::GREEDY, 0);
+    let mut sampler = Sampler::new(Sampling::greedy(), 0, request.prompt);
     generate(&cluster.model, &mut cluster.experts, &request, &mut sampler, |id| {
         ids.push(id);
         std::ops::ControlFlow::Continue(())
