@@ -4,7 +4,6 @@
 //! when its stdin does, so none outlives its parent.
 
 use std::io::{self, BufRead, BufReader, Write};
-use std::path::PathBuf;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
 use serde::de::DeserializeOwned;
@@ -65,6 +64,13 @@ impl Role {
     }
 }
 
+/// How children are started.
+#[derive(Clone, Debug, Default)]
+pub struct Launch {
+    /// Processors that they are kept on, as `taskset -c` takes them; wherever the system likes if `None`.
+    pub cpus: Option<String>,
+}
+
 /// A running child; killed when dropped.
 pub struct Child {
     role: &'static str,
@@ -78,16 +84,20 @@ impl Child {
     ///
     /// # Errors
     /// If it does not start.
-    pub fn start(role: &Role) -> Result<Self, BenchError> {
+    pub fn start(role: &Role, launch: &Launch) -> Result<Self, BenchError> {
         let name = role.name();
-        let program = program().map_err(BenchError::io("this program's own path"))?;
+        let program = std::env::current_exe().map_err(BenchError::io("this program's own path"))?;
         let text = serde_json::to_string(role).map_err(BenchError::failed)?;
-        let mut process = Command::new(&program)
-            .args(["child", &text])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(BenchError::io(program.display()))?;
+        let mut command = match &launch.cpus {
+            None => Command::new(&program),
+            Some(cpus) => {
+                let mut command = Command::new("taskset");
+                command.args(["-c", cpus]).arg(&program);
+                command
+            }
+        };
+        let started = command.args(["child", &text]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut process = started.map_err(BenchError::io(command.get_program().to_string_lossy()))?;
         let broken = || BenchError::Child { role: name, reason: "no pipes".to_owned() };
         let stdin = Some(process.stdin.take().ok_or_else(broken)?);
         let stdout = BufReader::new(process.stdout.take().ok_or_else(broken)?);
@@ -151,9 +161,4 @@ fn answer_stdin() {
         }
         std::process::exit(0);
     });
-}
-
-/// This program.
-fn program() -> io::Result<PathBuf> {
-    std::env::current_exe()
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use laguna_worker::bank::BankKind;
 
-use crate::child::Role;
+use crate::child::{Launch, Role};
 use crate::e2e::setup::{Job, SetUp};
 use crate::error::BenchError;
 use crate::exchange::measure::Cadence;
@@ -60,6 +60,9 @@ struct ExchangeArgs {
     /// Runs of each variant, taken in turn
     #[arg(long, default_value = "7")]
     repeats: NonZeroUsize,
+    /// Keep the other processes on these processors, as `taskset -c` takes them (Linux)
+    #[arg(long, value_name = "LIST")]
+    server_cpus: Option<String>,
     /// A hundredth of the calls: shows that it works, and no more
     #[arg(long)]
     quick: bool,
@@ -238,6 +241,7 @@ impl ExchangeArgs {
             workers: self.workers.into_iter().map(usize::from).collect(),
             repeats: self.repeats.get(),
             divide: if self.quick { 100 } else { 1 },
+            launch: Launch { cpus: self.server_cpus },
         }
     }
 }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::setup::{Job, Sample, SetUp};
-use crate::child::{Child, Role};
+use crate::child::{Child, Launch, Role};
 use crate::error::BenchError;
 use crate::report::name;
 use crate::stats::{median, ratio};
@@ -60,7 +60,8 @@ impl Plan {
         for repeat in 1..=self.repeats {
             for (&set_up, samples) in self.set_ups.iter().zip(&mut samples) {
                 progress(&format!("{}, run {repeat} of {}", name(&set_up), self.repeats));
-                let mut child = Child::start(&Role::Run(Job { set_up, ..self.job.clone() }))?;
+                let mut child =
+                    Child::start(&Role::Run(Job { set_up, ..self.job.clone() }), &Launch::default())?;
                 samples.push(child.hear()?);
             }
         }

@@ -16,7 +16,7 @@ use laguna_topology::{Topology, write_pins};
 use laguna_worker::bank::BankKind;
 use serde::{Deserialize, Serialize};
 
-use crate::child::{Child, Role};
+use crate::child::{Child, Launch, Role};
 use crate::error::BenchError;
 use crate::machine::peak_bytes;
 use crate::scratch;
@@ -172,11 +172,8 @@ struct Workers(Vec<Child>);
 impl Workers {
     fn start(topology: &Path, bank: &str) -> Result<Self, BenchError> {
         let start = |shard| {
-            Child::start(&Role::Worker(WorkerRole {
-                shard,
-                topology: topology.to_owned(),
-                bank: bank.to_owned(),
-            }))
+            let role = WorkerRole { shard, topology: topology.to_owned(), bank: bank.to_owned() };
+            Child::start(&Role::Worker(role), &Launch::default())
         };
         (0..PROCESSES).map(start).collect::<Result<_, _>>().map(Self)
     }
@@ -205,8 +202,7 @@ fn write_topology(dir: &Path, model: &Path, workers: u16) -> Result<PathBuf, Ben
     let topology = Topology::load(&file).map_err(BenchError::failed)?;
     fs::create_dir_all(&topology.keys).map_err(BenchError::io(topology.keys.display()))?;
     let pin = |node| Identity::create(&topology.key_file(node)).map(|identity| (node, identity.pin()));
-    let pins: Vec<_> =
-        topology.nodes().into_iter().map(pin).collect::<Result<_, _>>().map_err(BenchError::failed)?;
+    let pins: Vec<_> = topology.nodes().map(pin).collect::<Result<_, _>>().map_err(BenchError::failed)?;
     let pinned = write_pins(&text, &pins).map_err(BenchError::failed)?;
     fs::write(&file, pinned).map_err(BenchError::io(file.display()))?;
     Ok(file)

@@ -13,6 +13,7 @@ use super::quic::Quic;
 use super::tcp::Tcp;
 use super::tls::Tls;
 use super::udp::Udp;
+use crate::child::Launch;
 use crate::error::BenchError;
 use crate::report::name;
 use crate::stats::{Spread, median, ratio};
@@ -40,6 +41,8 @@ pub struct Plan {
     pub repeats: usize,
     /// Calls per run are divided by this.
     pub divide: usize,
+    /// How the other processes are started.
+    pub launch: Launch,
 }
 
 /// One case, medians of the runs' percentiles, in microseconds. Raw UDP, TCP and TLS are blocking.
@@ -95,7 +98,7 @@ impl Plan {
                 if payload != Payload::Decode && workers > 1 {
                     continue;
                 }
-                let mut variants = Variants::start(payload, workers)?;
+                let mut variants = Variants::start(payload, workers, &self.launch)?;
                 for &cadence in &self.cadences {
                     progress(&format!("{}, {}, workers: {workers}", name(&payload), name(&cadence)));
                     records.push(self.measure(&mut variants, payload, cadence, workers)?);
@@ -172,13 +175,13 @@ struct Variants {
 }
 
 impl Variants {
-    fn start(payload: Payload, workers: usize) -> Result<Self, BenchError> {
+    fn start(payload: Payload, workers: usize, launch: &Launch) -> Result<Self, BenchError> {
         let sizes = payload.sizes(workers)?;
         let mut variants = Self {
-            udp: Udp::start(sizes, workers)?,
-            tcp: Tcp::start(sizes, workers)?,
-            tls: Tls::start(sizes, workers)?,
-            quic: Quic::start(payload, workers)?,
+            udp: Udp::start(sizes, workers, launch)?,
+            tcp: Tcp::start(sizes, workers, launch)?,
+            tls: Tls::start(sizes, workers, launch)?,
+            quic: Quic::start(payload, workers, launch)?,
             memory: Memory::start(payload, workers)?,
         };
         // Handshakes, and the search for the largest datagram, are not the exchange.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::Exchange;
 use super::echo::EchoBank;
 use super::payload::{Payload, Rows, range_of};
-use crate::child::{Child, Role, say};
+use crate::child::{Child, Launch, Role, say};
 use crate::error::BenchError;
 
 /// A worker with an echo for a bank.
@@ -43,7 +43,7 @@ impl Quic {
     ///
     /// # Errors
     /// If one does not start.
-    pub fn start(payload: Payload, workers: usize) -> Result<Self, BenchError> {
+    pub fn start(payload: Payload, workers: usize, launch: &Launch) -> Result<Self, BenchError> {
         let identity = Identity::generate().map_err(BenchError::failed)?;
         let (mut peers, mut children) = (Vec::new(), Vec::new());
         for index in 0..workers {
@@ -54,7 +54,7 @@ impl Quic {
                 experts: (range.start, range.end),
                 coordinator: identity.pin().to_string(),
             };
-            let mut child = Child::start(&Role::Quic(role))?;
+            let mut child = Child::start(&Role::Quic(role), launch)?;
             let (address, pin): (SocketAddr, String) = child.hear()?;
             peers.push(Peer {
                 address: address.to_string(),

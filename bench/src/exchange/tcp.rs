@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 
 use super::Exchange;
 use super::payload::Sizes;
-use crate::child::{Child, Role, say};
+use crate::child::{Child, Launch, Role, say};
 use crate::error::BenchError;
 
 /// One connection to each child.
@@ -20,9 +20,9 @@ impl Tcp {
     ///
     /// # Errors
     /// If one does not start.
-    pub fn start(sizes: Sizes, workers: usize) -> Result<Self, BenchError> {
+    pub fn start(sizes: Sizes, workers: usize, launch: &Launch) -> Result<Self, BenchError> {
         let peer = |_| {
-            let mut child = Child::start(&Role::Tcp(sizes))?;
+            let mut child = Child::start(&Role::Tcp(sizes), launch)?;
             Ok((connect(child.hear()?)?, child))
         };
         let peers = (0..workers).map(peer).collect::<Result<_, BenchError>>()?;

@@ -12,7 +12,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use super::Exchange;
 use super::payload::Sizes;
 use super::tcp;
-use crate::child::{Child, Role, say};
+use crate::child::{Child, Launch, Role, say};
 use crate::error::BenchError;
 
 /// One connection to each child.
@@ -27,9 +27,9 @@ impl Tls {
     ///
     /// # Errors
     /// If one does not start.
-    pub fn start(sizes: Sizes, workers: usize) -> Result<Self, BenchError> {
+    pub fn start(sizes: Sizes, workers: usize, launch: &Launch) -> Result<Self, BenchError> {
         let peer = |_| {
-            let mut child = Child::start(&Role::Tls(sizes))?;
+            let mut child = Child::start(&Role::Tls(sizes), launch)?;
             let (address, certificate): (SocketAddr, Vec<u8>) = child.hear()?;
             let client = client(CertificateDer::from(certificate))?;
             Ok((StreamOwned::new(client, tcp::connect(address)?), child))

@@ -8,7 +8,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::Exchange;
 use super::payload::Sizes;
-use crate::child::{Child, Role, say};
+use crate::child::{Child, Launch, Role, say};
 use crate::error::BenchError;
 
 /// One socket to each child.
@@ -23,9 +23,9 @@ impl Udp {
     ///
     /// # Errors
     /// If one does not start.
-    pub fn start(sizes: Sizes, workers: usize) -> Result<Self, BenchError> {
+    pub fn start(sizes: Sizes, workers: usize, launch: &Launch) -> Result<Self, BenchError> {
         let peer = |_| {
-            let mut child = Child::start(&Role::Udp(sizes))?;
+            let mut child = Child::start(&Role::Udp(sizes), launch)?;
             let address: SocketAddr = child.hear()?;
             let socket = socket(Some(LOST_AFTER)).and_then(|socket| {
                 socket.connect(address)?;

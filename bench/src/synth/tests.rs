@@ -29,7 +29,7 @@ fn four_tokens(dir: &Path) -> Vec<u32> {
         Args::parse_from(["laguna-coord", "--loopback=2", "--bank", "reference", "--chunk", "3", "-m", dir]);
     let mut cluster = cluster::open(&args.cluster, ActivationType::F32, None).unwrap();
     let request =
-        Request { prompt: &[2, 40, 41, 42, 43], max_tokens: 4, chunk: cluster.chunk, stop_ids: &[] };
+        Request { prompt: &[2, 25, 26, 27, 28], max_tokens: 4, chunk: cluster.chunk, stop_ids: &[] };
     let mut ids = Vec::new();
     let mut sampler = Sampler::new(Sampling::greedy(), 0, request.prompt);
     generate(&cluster.model, &mut cluster.experts, &request, &mut sampler, |id| {
