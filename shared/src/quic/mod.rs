@@ -3,15 +3,15 @@
 //! Read in this order:
 //!
 //! - [`identity`]: one self-signed certificate a node, and the pin by which the other end knows it
-//! - [`tls`]: TLS 1.3, both ends authenticated, both pinned; nothing skips verification
+//! - `tls`: TLS 1.3, both ends authenticated, both pinned; nothing skips verification
 //! - [`path`]: sockets, datagram sizes, windows and timers, with units and reasons
-//! - [`window`]: how much may be in flight on a link of one's own
-//! - [`end`]: how the end of a connection reads as a fault
-//! - [`dial`]: from an address to an authenticated connection
+//! - `window`: how much may be in flight on a link of one's own
+//! - `end`: how the end of a connection reads as a fault
+//! - `dial`: from an address to an authenticated connection
 //! - [`links`]: the coordinator's end: [`links::QuicLinks`], driven by the engine thread alone
-//! - [`wire`]: bytes between one session and one connection, without blocking
-//! - [`probe`]: whether a silent worker's host still has a process there
-//! - [`restart`]: how a worker that was started again says so
+//! - `wire`: bytes between one session and one connection, without blocking
+//! - `probe`: whether a silent worker's host still has a process there
+//! - `restart`: how a worker that was started again says so
 //! - [`server`]: the worker's end: [`server::QuicServer`], computing on the thread that reads the socket
 //!
 //! One connection a coordinator and worker; on it one bidirectional stream for its whole life, framed as
@@ -21,7 +21,7 @@
 //!
 //! A worker computes on its socket's thread, and so does a coordinator: either may be silent for as long as a call
 //! takes, or for as long as nobody asks anything. So death is found by other means, surest first: a close with a code;
-//! an ICMP answer to a [`probe`], or a stateless reset by the worker's next life ([`restart`]), each within a second;
+//! an ICMP answer to a `probe`, or a stateless reset by the worker's next life (`restart`), each within a second;
 //! the deadline of a call (30 s by default); and only as the last net QUIC's idle timeout, ten minutes long for that
 //! reason.
 
