@@ -7,7 +7,7 @@
 //! - [`dispatch`]: expert calls and replies: a fixed header, then raw numbers
 //! - [`failure`]: what a worker answers instead of a reply
 //! - [`close`]: codes with which a connection ends
-//! - [`codec`]: the one file that names bincode
+//! - `codec`: the one file that names bincode
 //! - [`error`]: how bytes can be wrong
 //!
 //! # Protocol version 1
