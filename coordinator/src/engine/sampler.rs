@@ -124,7 +124,8 @@ impl Sampler {
             return argmax(logits);
         }
         self.candidates.clear();
-        self.candidates.extend(logits.iter().copied().zip(0..).filter(|(logit, _)| *logit > f32::NEG_INFINITY));
+        self.candidates
+            .extend(logits.iter().copied().zip(0..).filter(|(logit, _)| *logit > f32::NEG_INFINITY));
         if self.sampling.top_k > 0 && self.sampling.top_k < self.candidates.len() {
             self.candidates.select_nth_unstable_by(self.sampling.top_k - 1, more_likely);
             self.candidates.truncate(self.sampling.top_k);
