@@ -2,6 +2,7 @@
 //!
 //! - [`args`]: flags as plain data
 //! - [`cluster`]: a model and its shards, ready to run, from a topology file or in loopback
+//! - [`serve`]: no command: the API
 //! - [`generate`], [`verify`], [`eval`], [`inspect`], [`keygen`]: the commands
 //! - [`quic`]: from a topology file to connected shards
 //! - [`output`], [`failure`]: what went wrong, in one message and an exit code
@@ -17,6 +18,7 @@ pub mod inspect;
 pub mod keygen;
 pub mod output;
 pub mod quic;
+pub mod serve;
 pub mod verify;
 
 use std::process::ExitCode;
