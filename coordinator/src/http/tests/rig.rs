@@ -1,7 +1,7 @@
 //! A server with a parrot for an engine, and a client that keeps every byte.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -176,12 +176,13 @@ fn tokenizer() -> TextTokenizer {
 
 /// Ids of `text`, control tokens as single ids.
 pub(super) fn ids(text: &str) -> Vec<u32> {
-    tokenizer().encode_rendered(text).expect("encodes")
+    static TOKENIZER: LazyLock<TextTokenizer> = LazyLock::new(tokenizer);
+    TOKENIZER.encode_rendered(text).expect("encodes")
 }
 
-/// Waits until `done`, for five seconds at most.
+/// Waits until `done`, for half a minute at most: machines are slow when they build.
 pub(super) async fn wait_for(mut done: impl FnMut() -> bool) {
-    for _ in 0..1000 {
+    for _ in 0..6000 {
         if done() {
             return;
         }
