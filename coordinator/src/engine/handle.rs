@@ -138,6 +138,8 @@ pub struct Part {
     pub submission: Submission,
     /// Where its events go.
     pub events: UnboundedSender<Event>,
+    /// When it was handed in.
+    pub submitted: Instant,
     cancelled: Arc<AtomicBool>,
 }
 
@@ -154,7 +156,8 @@ impl Script {
         match self.commands.recv().ok()? {
             Command::Submit(job) => {
                 self.shared.waiting.fetch_sub(1, Ordering::AcqRel);
-                Some(Part { submission: job.submission, events: job.events, cancelled: job.cancelled })
+                let Job { submission, events, cancelled, submitted } = *job;
+                Some(Part { submission, events, submitted, cancelled })
             }
             Command::Drain => None,
         }

@@ -1,9 +1,9 @@
 //! Anthropic's dialect.
 //!
-//! - [`messages`]: `/v1/messages`
+//! - [`messages`]: answers `/v1/messages`
 //! - [`request`]: its body, for both routes
 //! - [`blocks`]: its answer, in one piece or as events
-//! - [`count_tokens`]: `/v1/messages/count_tokens`
+//! - [`count_tokens`]: answers `/v1/messages/count_tokens`
 
 pub mod blocks;
 pub mod count_tokens;

@@ -1,9 +1,9 @@
 //! OpenAI's dialects.
 //!
-//! - [`chat`]: `/v1/chat/completions`
-//! - [`completions`]: `/v1/completions`
-//! - [`models`]: `/v1/models`
-//! - [`responses`]: `/v1/responses`
+//! - [`chat`]: answers `/v1/chat/completions`
+//! - [`completions`]: answers `/v1/completions`
+//! - [`models`]: answers `/v1/models`
+//! - [`responses`]: answers `/v1/responses`
 
 pub mod chat;
 pub mod completions;
