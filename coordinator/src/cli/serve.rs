@@ -31,7 +31,7 @@ use crate::text::TextTokenizer;
 #[derive(Clone, Debug, ClapArgs)]
 #[command(next_help_heading = "Serving")]
 pub struct ServeArgs {
-    /// Address to serve on; may be given several times [default: 127.0.0.1:8080 and [::1]:8080]
+    /// Address to serve on; may be given several times [default: port 8080 of 127.0.0.1 and ::1]
     #[arg(long, value_name = "ADDR:PORT", env = "LAGUNA_LISTEN", value_delimiter = ',')]
     pub listen: Vec<SocketAddr>,
     /// File with API keys, one a line; without it the server asks for none, and listens on this machine only
