@@ -19,11 +19,13 @@ use laguna_shared::ids::{ExpertId, LayerId, ShardId};
 use laguna_shared::session::{Links, Reply, ShardError};
 use laguna_shared::wire::CallId;
 
+use crate::engine::handle::ShardStatus;
 use crate::model::router::Choices;
 use gather::Gather;
 use local::LocalShard;
 use scatter::Scatter;
-use timing::{ExchangeSummary, ExchangeTimes};
+use timing::{ExchangeSummary, ExchangeTimes, ShardTimes};
+
 
 /// Every shard of the cluster, local and remote, and who holds which expert.
 pub struct Experts {
@@ -39,6 +41,8 @@ pub struct Experts {
     spare: Vec<Scatter>,
     gather: Gather,
     times: ExchangeTimes,
+    /// By link.
+    link_times: Vec<ShardTimes>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -135,6 +139,7 @@ impl Experts {
                 index.map(|i| i as u16).ok_or(ExpertsError::UnknownOwner { expert, owner })
             })
             .collect::<Result<_, _>>()?;
+        let link_times = links.shards().iter().map(|_| ShardTimes::default()).collect();
         Ok(Self {
             shards: known.into_iter().map(|(_, shard)| shard).collect(),
             owners,
@@ -144,6 +149,7 @@ impl Experts {
             spare: Vec::new(),
             gather: Gather::default(),
             times: ExchangeTimes::default(),
+            link_times,
         })
     }
 
@@ -214,6 +220,7 @@ impl Experts {
                     if let Some(index) = self.inbox.iter().position(|reply| reply.call() == *call) {
                         let reply = self.inbox.swap_remove(index);
                         self.gather.add(&group.sources, reply.sums());
+                        self.link_times[reply.link()].record(reply.round_trip(), reply.compute());
                         self.links.recycle(reply);
                     }
                 }
@@ -228,6 +235,54 @@ impl Experts {
     /// Exchange times since the last call of this.
     pub fn take_times(&mut self) -> Option<ExchangeSummary> {
         self.times.take()
+    }
+
+    /// Every shard's present state; the times are those since the last call of this.
+    pub fn shard_status(&mut self) -> Vec<ShardStatus> {
+        let links = self.links.shards().iter().zip(&mut self.link_times).map(|(info, times)| {
+            let calls = times.calls;
+            let recent = times.take();
+            ShardStatus {
+                shard: info.shard,
+                range: info.range,
+                address: info.address.to_string(),
+                backend: info.backend.clone(),
+                resident_bytes: info.resident_bytes,
+                up: info.up,
+                calls,
+                round_trip_us: recent.map(|(round_trip, _)| round_trip),
+                compute_us: recent.map(|(_, compute)| compute),
+            }
+        });
+        let local = self.local.as_ref().map(|local| ShardStatus {
+            shard: local.shard(),
+            range: local.bank().range(),
+            address: "this process".to_owned(),
+            backend: local.bank().backend().to_owned(),
+            resident_bytes: local.bank().resident_bytes(),
+            up: true,
+            calls: 0,
+            round_trip_us: None,
+            compute_us: None,
+        });
+        let mut all: Vec<_> = links.chain(local).collect();
+        all.sort_by_key(|status| status.shard);
+        all
+    }
+
+    /// Looks after idle links; every second or so while nothing runs.
+    pub fn progress(&mut self) {
+        self.links.progress();
+    }
+
+    /// Connects every lost shard again.
+    ///
+    /// # Errors
+    /// The first shard that stays lost.
+    pub fn reconnect(&mut self) -> Result<(), ShardError> {
+        let down: Vec<usize> =
+            self.links.shards().iter().enumerate().filter(|(_, info)| !info.up).map(|(i, _)| i).collect();
+        down.into_iter().try_for_each(|link| self.links.reconnect(link))
     }
 
     /// Blocks until every one of `calls` has its reply in the inbox.

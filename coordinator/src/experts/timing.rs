@@ -41,3 +41,32 @@ impl ExchangeTimes {
 
 /// Exchanges kept: a few thousand tokens of a 47-layer model.
 const CAPACITY: usize = 1 << 18;
+
+/// What one shard's calls took since the last [`ShardTimes::take`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ShardTimes {
+    /// Calls answered so far, never reset.
+    pub calls: u64,
+    recent: u32,
+    round_trip: Duration,
+    compute: Duration,
+}
+
+impl ShardTimes {
+    /// Records one reply.
+    pub fn record(&mut self, round_trip: Duration, compute: Duration) {
+        self.calls += 1;
+        self.recent += 1;
+        self.round_trip += round_trip;
+        self.compute += compute;
+    }
+
+    /// Mean round trip and mean time of the bank, in microseconds, since the last call of this; `None` if there was no
+    /// reply.
+    pub fn take(&mut self) -> Option<(f32, f32)> {
+        let mean = |sum: Duration| sum.as_secs_f32() * 1e6 / self.recent as f32;
+        let means = (self.recent > 0).then(|| (mean(self.round_trip), mean(self.compute)));
+        *self = Self { calls: self.calls, ..Self::default() };
+        means
+    }
+}

@@ -12,6 +12,15 @@ pub struct SequenceCache {
     len: usize,
 }
 
+/// The sliding layers of a cache at one length: what is needed to come back to it.
+///
+/// Full layers need none: their keys stay where they are, and a shorter length forgets the rest.
+#[derive(Clone, Debug)]
+pub struct Rings {
+    len: usize,
+    rings: Vec<Option<Pair>>,
+}
+
 /// What new queries attend to: keys and values `[1, kv_heads, keys, head_dim]` and who sees what.
 #[derive(Debug)]
 pub(super) struct Attended {
@@ -74,6 +83,26 @@ impl SequenceCache {
             .sum()
     }
 
+    /// Keeps what is needed to [`Self::rewind`] to the present length. Buffers are shared until either side writes.
+    pub fn rings(&self) -> Rings {
+        let rings = self.layers.iter().filter_map(|layer| match layer {
+            LayerCache::Full(_) => None,
+            LayerCache::Sliding { ring, .. } => Some(ring.clone()),
+        });
+        Rings { len: self.len, rings: rings.collect() }
+    }
+
+    /// Comes back to the length at which `rings` was kept. It must be of this sequence, or of one with the same tokens
+    /// up to there.
+    pub fn rewind(&mut self, rings: &Rings) {
+        self.len = rings.len;
+        let sliding = self.layers.iter_mut().filter_map(|layer| match layer {
+            LayerCache::Full(_) => None,
+            LayerCache::Sliding { ring, .. } => Some(ring),
+        });
+        sliding.zip(&rings.rings).for_each(|(ring, kept)| ring.clone_from(kept));
+    }
+
     /// Adds a layer's new keys and values, `[1, kv_heads, tokens, head_dim]`, and returns what their queries see.
     pub(super) fn extend(&mut self, layer: usize, keys: Array, values: Array) -> Result<Attended, Exception> {
         match &mut self.layers[layer] {
@@ -85,6 +114,23 @@ impl SequenceCache {
     /// Called once all layers have been extended by `tokens`.
     pub(super) fn advance(&mut self, tokens: usize) {
         self.len += tokens;
+    }
+}
+
+impl Rings {
+    /// Tokens held when it was kept.
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it was kept of an empty cache.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes of keys and values.
+    pub fn bytes(&self) -> u64 {
+        self.rings.iter().flatten().map(|pair| (pair.keys.nbytes() + pair.values.nbytes()) as u64).sum()
     }
 }
 

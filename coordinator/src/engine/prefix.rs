@@ -1,0 +1,145 @@
+//! Keys and values of finished sequences, kept for requests that begin with the same tokens.
+//!
+//! A sliding layer's ring cannot be cut back, so each entry has *checkpoints*: lengths it can come back to. Tokens must
+//! match exactly; a prompt's reasoning is part of its tokens, and so part of the key.
+
+use tracing::debug;
+
+use crate::model::cache::{Rings, SequenceCache};
+
+/// Sequences kept, within a byte budget that the caller enforces with [`PrefixCache::evict`].
+#[derive(Debug, Default)]
+pub struct PrefixCache {
+    entries: Vec<Entry>,
+    /// Counts uses; recency is measured in it.
+    clock: u64,
+}
+
+/// A sequence's cache with the lengths it can come back to.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// Tokens whose keys and values are held.
+    pub ids: Vec<u32>,
+    /// The cache after `ids`.
+    pub cache: SequenceCache,
+    /// Ascending by length.
+    pub checkpoints: Vec<Rings>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    kept: Kept,
+    used: u64,
+    bytes: u64,
+}
+
+impl Kept {
+    /// A sequence without tokens.
+    pub const fn empty(cache: SequenceCache) -> Self {
+        Self { ids: Vec::new(), cache, checkpoints: Vec::new() }
+    }
+
+    /// Makes the present length one to come back to.
+    pub fn checkpoint(&mut self) {
+        let here = self.cache.len();
+        if self.checkpoints.last().is_none_or(|last| last.len() < here) {
+            self.checkpoints.push(self.cache.rings());
+        }
+    }
+
+    /// Bytes of keys and values, checkpoints included.
+    pub fn bytes(&self) -> u64 {
+        self.cache.bytes() + self.checkpoints.iter().map(Rings::bytes).sum::<u64>()
+    }
+
+    /// Comes back to the longest checkpoint of at most `len` tokens; to nothing, if there is none.
+    fn rewind(&mut self, len: usize) -> bool {
+        self.checkpoints.retain(|checkpoint| checkpoint.len() <= len);
+        let Some(checkpoint) = self.checkpoints.last() else { return false };
+        self.cache.rewind(checkpoint);
+        self.ids.truncate(checkpoint.len());
+        true
+    }
+}
+
+impl PrefixCache {
+    /// The longest kept beginning of `prompt`, shorter than it by at least one token.
+    ///
+    /// A sequence that `prompt` goes on with is taken out of the cache; one that it only shares a beginning with stays.
+    pub fn take(&mut self, prompt: &[u32]) -> Option<Kept> {
+        self.clock += 1;
+        let usable = |entry: &Entry| {
+            let common = common_prefix(&entry.kept.ids, prompt).min(prompt.len().saturating_sub(1));
+            entry.kept.checkpoints.iter().map(Rings::len).rev().find(|&len| len <= common)
+        };
+        let (index, len) = self
+            .entries
+            .iter()
+            .enumerate()
+            .filter_map(|(index, entry)| Some((index, usable(entry)?)))
+            .max_by_key(|&(_, len)| len)?;
+        self.log_divergence(index, prompt, len);
+        let whole = self.entries[index].kept.ids.len() == len;
+        let mut kept = if whole {
+            self.entries.swap_remove(index).kept
+        } else {
+            self.entries[index].used = self.clock;
+            self.entries[index].kept.clone()
+        };
+        kept.rewind(len).then_some(kept)
+    }
+
+    /// Keeps a sequence. Kept ones that it begins with are dropped: it serves whatever they could.
+    pub fn keep(&mut self, mut kept: Kept) {
+        kept.checkpoint();
+        if kept.ids.is_empty() {
+            return;
+        }
+        self.clock += 1;
+        self.entries.retain(|entry| !kept.ids.starts_with(&entry.kept.ids));
+        let bytes = kept.bytes();
+        self.entries.push(Entry { kept, used: self.clock, bytes });
+    }
+
+    /// Bytes of keys and values held.
+    pub fn bytes(&self) -> u64 {
+        self.entries.iter().map(|entry| entry.bytes).sum()
+    }
+
+    /// Sequences held.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether nothing is held.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Drops sequences until at most `bytes` are held: those first whose tokens are cheapest to run again for how long
+    /// ago they were used, so that a short side request never drives out a long session.
+    pub fn evict(&mut self, bytes: u64) {
+        while self.bytes() > bytes {
+            let worth = |entry: &Entry| entry.kept.ids.len() as f64 / (self.clock - entry.used + 1) as f64;
+            let worst = (0..self.entries.len())
+                .min_by(|&a, &b| worth(&self.entries[a]).total_cmp(&worth(&self.entries[b])));
+            let Some(worst) = worst else { break };
+            let entry = self.entries.swap_remove(worst);
+            debug!("prefix cache: dropped {} tokens, {} bytes", entry.kept.ids.len(), entry.bytes);
+        }
+    }
+
+    fn log_divergence(&self, index: usize, prompt: &[u32], len: usize) {
+        let ids = &self.entries[index].kept.ids;
+        let common = common_prefix(ids, prompt);
+        debug!(
+            "prefix cache: prompt of {} tokens shares {common} with a sequence of {}, {len} of them reused",
+            prompt.len(),
+            ids.len()
+        );
+    }
+}
+
+fn common_prefix(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
