@@ -23,7 +23,7 @@ pub mod verify;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::Parser;
 use laguna_worker::logging;
 
 use args::{Args, Command};
@@ -45,10 +45,7 @@ pub fn main() -> ExitCode {
 
 fn run(args: &Args) -> Result<(), Failure> {
     match &args.command {
-        None => Err(Failure::usage(format!(
-            "no command given; `laguna-coord generate --loopback --model DIR -p TEXT` is a start\n\n{}",
-            Args::command().render_usage()
-        ))),
+        None => serve::run(args, &args.serve),
         Some(Command::Generate(generate)) => generate::run(args, generate),
         Some(Command::Verify(verify)) => verify::run(args, verify),
         Some(Command::Eval(eval)) => eval::run(args, eval),

@@ -11,20 +11,21 @@ use std::thread::JoinHandle;
 
 use clap::{Args as ClapArgs, ValueEnum};
 use laguna_topology::Bytes;
+use laguna_worker::memory;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::args::Args;
-use super::cluster::{self, Cluster};
+use super::cluster;
 use super::failure::Failure;
 use super::output;
 use crate::chat::{Conversation, Message, RenderOptions, Role, Template, Thinking};
-use crate::engine::handle::EngineHandle;
+use crate::engine::service::{Engine, EngineSettings};
+use crate::http;
 use crate::http::auth::Keys;
 use crate::http::guard::Access;
 use crate::http::state::{App, KeepAliveStyle, Loading, Options, ReasoningField, ServedModel, SharedApp};
-use crate::http::{self};
 use crate::text::TextTokenizer;
 
 /// Flags of serving.
@@ -49,7 +50,7 @@ pub struct ServeArgs {
     /// Requests that may wait; more are answered 429
     #[arg(long, value_name = "N", default_value_t = 32)]
     pub queue: usize,
-    /// Memory for keys and values, running and cached together, as in 12GiB [default: by what is free]
+    /// Memory for keys and values, running and cached together, as in 12GiB [default: half of what is free once the model is loaded]
     #[arg(long, value_name = "BYTES")]
     pub kv_memory: Option<Bytes>,
     /// Origin of web pages that may use this server, as in http://localhost:3000, or *; may be given several times
@@ -81,49 +82,40 @@ pub enum Switch {
     Off,
 }
 
-/// What the flags ask of the engine.
-#[derive(Clone, Copy, Debug)]
-pub struct EngineWishes {
-    /// Tokens of a sequence, prompt and new ones together; no more than the checkpoint's.
-    pub context: usize,
-    /// Requests that run at once.
-    pub parallel: NonZeroUsize,
-    /// Requests that may wait.
-    pub queue: usize,
-    /// Bytes of keys and values, if the flags say.
-    pub kv_bytes: Option<Bytes>,
-}
-
-/// Runs the command. `engine` turns a loaded cluster into an engine: what runs it to its end on this thread, and the
-/// handle that requests go to.
+/// Runs the command.
 ///
 /// # Errors
 /// With one message.
-pub fn run<R: FnOnce()>(
-    args: &Args,
-    serve: &ServeArgs,
-    engine: impl FnOnce(Cluster, EngineWishes) -> Result<(R, EngineHandle), Failure>,
-) -> Result<(), Failure> {
+pub fn run(args: &Args, serve: &ServeArgs) -> Result<(), Failure> {
     let dir = cluster::folder(&args.cluster)?;
     // Everything that can be refused is refused before the long load.
-    let (app, wishes) = prepare(args, serve, &dir)?;
+    let app = prepare(args, serve, &dir)?;
     let listeners = bind(&serve.listen)?;
     let addresses: Vec<SocketAddr> =
         listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
     let server = Server::start(app.clone(), listeners)?;
     app.set_loading(Loading { progress: None, what: "weights".to_owned() });
     let cluster = cluster::open(&args.cluster, cluster::native_activation(), None)?;
-    let (run, handle) = engine(cluster, wishes)?;
+    // What is free now, with the weights in place; half of it is left to everything else.
+    let kv_bytes = serve.kv_memory.map_or_else(|| memory::available().0 / 2, |bytes| bytes.0);
+    let settings = EngineSettings {
+        context: app.model.context,
+        parallel: serve.parallel,
+        queue: serve.queue,
+        kv_bytes,
+        chunk: cluster.chunk,
+    };
+    let (engine, handle) = Engine::new(cluster.model, cluster.experts, settings);
     app.ready(handle);
     if server.thread.is_finished() {
         return server.finish();
     }
     welcome(&app, &addresses);
-    run();
+    engine.run();
     server.finish()
 }
 
-fn prepare(args: &Args, serve: &ServeArgs, dir: &Path) -> Result<(SharedApp, EngineWishes), Failure> {
+fn prepare(args: &Args, serve: &ServeArgs, dir: &Path) -> Result<SharedApp, Failure> {
     let keys = match &serve.api_key_file {
         Some(path) => Keys::load(path).map_err(|e| Failure::usage(format!("--api-key-file {e}")))?,
         None => Keys::default(),
@@ -162,9 +154,7 @@ fn prepare(args: &Args, serve: &ServeArgs, dir: &Path) -> Result<(SharedApp, Eng
     options.keys = keys;
     let stop_ids = opened.stop_ids().into();
     let model = ServedModel { id, aliases, context, trained_context: trained, stop_ids };
-    let wishes =
-        EngineWishes { context, parallel: serve.parallel, queue: serve.queue, kv_bytes: serve.kv_memory };
-    Ok((Arc::new(App::new(model, tokenizer, template, options)), wishes))
+    Ok(Arc::new(App::new(model, tokenizer, template, options)))
 }
 
 /// The model's id and its other names, from its folder: of a Hugging Face cache the repository's name.

@@ -41,7 +41,7 @@ fn shards(app: &App) -> Value {
         .iter()
         .map(|shard| {
             json!({
-                "shard": shard.shard.to_string(),
+                "shard": shard.shard.0,
                 "experts": shard.range.to_string(),
                 "address": shard.address,
                 "backend": shard.backend,

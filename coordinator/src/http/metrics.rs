@@ -137,7 +137,7 @@ fn requests(page: &mut Page, status: &Status, kv_bytes: u64) {
 }
 
 fn shards(page: &mut Page, status: &Status) {
-    let names: Vec<String> = status.shards.iter().map(|shard| shard.shard.to_string()).collect();
+    let names: Vec<String> = status.shards.iter().map(|shard| shard.shard.0.to_string()).collect();
     let mut each = |name: &str, kind: &str, help: &str, value: &dyn Fn(usize) -> Option<String>| {
         page.head(name, kind, help);
         for (index, shard) in status.shards.iter().enumerate() {
