@@ -6,6 +6,7 @@
 //! - [`text`]: text in, ids out, and back
 //! - [`chat`]: what messages mean: the checkpoint's own template
 //! - [`reference`](mod@reference): comparing with reference outputs
+//! - [`http`]: the API: dialects of OpenAI and Anthropic
 //! - [`cli`]: the commands
 //!
 //! A token passes through here: [`text::tokenizer`] → [`engine::prefill`] → [`model`]: [`model::embed`], then in each
@@ -16,6 +17,7 @@ pub mod chat;
 pub mod cli;
 pub mod engine;
 pub mod experts;
+pub mod http;
 pub mod model;
 pub mod reference;
 pub mod text;

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use laguna_worker::bank::BankKind;
 
+use super::serve::ServeArgs;
+
 /// Runs Poolside's Laguna models with their routed experts spread over several machines.
 ///
 /// This is the coordinator: it holds attention, router, shared expert, KV cache and head, and asks each shard of the
@@ -17,7 +19,10 @@ pub struct Args {
     /// Where the shards are.
     #[command(flatten)]
     pub cluster: ClusterArgs,
-    /// What to do.
+    /// How to serve.
+    #[command(flatten)]
+    pub serve: ServeArgs,
+    /// What to do; without a command the API is served.
     #[command(subcommand)]
     pub command: Option<Command>,
 }

@@ -76,6 +76,14 @@ pub fn open(
     Ok(Cluster { dir, opened, model, experts, chunk })
 }
 
+/// The checkpoint's folder that [`open`] would open.
+///
+/// # Errors
+/// With one message that says what is wrong and what to do.
+pub fn folder(args: &ClusterArgs) -> Result<PathBuf, Failure> {
+    model_dir(args, &place(args)?, None)
+}
+
 /// How the flags want `config.json` read.
 pub const fn config_options(args: &ClusterArgs) -> ConfigOptions {
     ConfigOptions {

@@ -2,6 +2,7 @@
 //!
 //! - [`args`]: flags as plain data
 //! - [`cluster`]: a model and its shards, ready to run, from a topology file or in loopback
+//! - [`serve`]: no command: the API
 //! - [`generate`], [`verify`], [`eval`], [`inspect`], [`keygen`]: the commands
 //! - [`quic`]: from a topology file to connected shards
 //! - [`output`], [`failure`]: what went wrong, in one message and an exit code
@@ -17,11 +18,12 @@ pub mod inspect;
 pub mod keygen;
 pub mod output;
 pub mod quic;
+pub mod serve;
 pub mod verify;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::Parser;
 use laguna_worker::logging;
 
 use args::{Args, Command};
@@ -43,10 +45,7 @@ pub fn main() -> ExitCode {
 
 fn run(args: &Args) -> Result<(), Failure> {
     match &args.command {
-        None => Err(Failure::usage(format!(
-            "no command given; `laguna-coord generate --loopback --model DIR -p TEXT` is a start\n\n{}",
-            Args::command().render_usage()
-        ))),
+        None => serve::run(args, &args.serve),
         Some(Command::Generate(generate)) => generate::run(args, generate),
         Some(Command::Verify(verify)) => verify::run(args, verify),
         Some(Command::Eval(eval)) => eval::run(args, eval),

@@ -126,6 +126,55 @@ pub(super) fn connect(limits: Limits) -> (EngineHandle, Receiver<Command>, Arc<S
     (EngineHandle { commands, shared: shared.clone() }, receiver, shared)
 }
 
+/// The engine's end of a handle, for engines that follow a script: see `http::testing`.
+pub struct Script {
+    commands: Receiver<Command>,
+    shared: Arc<Shared>,
+}
+
+/// A request that a scripted engine has taken from the queue.
+pub struct Part {
+    /// What is asked for.
+    pub submission: Submission,
+    /// Where its events go.
+    pub events: UnboundedSender<Event>,
+    /// When it was handed in.
+    pub submitted: Instant,
+    cancelled: Arc<AtomicBool>,
+}
+
+impl Part {
+    /// Whether the client has gone away.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+}
+
+impl Script {
+    /// Waits for the next request and takes it from the queue; `None` once the handle drains or is gone.
+    pub fn next(&self) -> Option<Part> {
+        match self.commands.recv().ok()? {
+            Command::Submit(job) => {
+                self.shared.waiting.fetch_sub(1, Ordering::AcqRel);
+                let Job { submission, events, cancelled, submitted } = *job;
+                Some(Part { submission, events, submitted, cancelled })
+            }
+            Command::Drain => None,
+        }
+    }
+
+    /// Sets what [`EngineHandle::status`] tells.
+    pub fn tell(&self, status: Status) {
+        *self.shared.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
+    }
+}
+
+/// A handle whose engine the caller plays.
+pub fn scripted(limits: Limits) -> (EngineHandle, Script) {
+    let (handle, commands, shared) = connect(limits);
+    (handle, Script { commands, shared })
+}
+
 impl EngineHandle {
     /// Queues a request. Its deadline runs from now.
     ///
