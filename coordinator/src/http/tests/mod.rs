@@ -14,5 +14,4 @@ mod prompts;
 mod refusals;
 mod responses;
 mod rig;
-mod server;
 mod stream;
