@@ -6,8 +6,15 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
+/// Cargo builds a package's programs before its integration tests, into the folder above theirs.
+fn program() -> PathBuf {
+    let test = std::env::current_exe().expect("a test has a path");
+    let folder = test.ancestors().nth(2).expect("target/PROFILE/deps/TEST");
+    folder.join(format!("laguna-bench{}", std::env::consts::EXE_SUFFIX))
+}
+
 fn bench(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_laguna-bench")).args(args).output().expect("the program starts")
+    Command::new(program()).args(args).output().expect("the program starts")
 }
 
 fn results(args: &[&str]) -> Vec<Value> {

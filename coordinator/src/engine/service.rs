@@ -103,10 +103,12 @@ impl Engine {
             self.mend();
             self.drop_ended();
             self.admit();
-            if !self.running.is_empty() {
+            let worked = !self.running.is_empty();
+            if worked {
                 self.step();
             }
-            if self.published.elapsed() > PUBLISH {
+            let rest = worked && self.running.is_empty();
+            if rest || self.published.elapsed() > PUBLISH {
                 self.publish();
             }
         }
