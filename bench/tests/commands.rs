@@ -1,7 +1,7 @@
 //! The program as it is used, at its quickest: every measurement runs, between real processes, and its JSON has the
 //! fields that others read. No time is asserted.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::Value;
