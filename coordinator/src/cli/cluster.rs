@@ -145,9 +145,8 @@ fn loopback(
     over_quic: bool,
 ) -> Result<Opened, Failure> {
     let plan = Plan::even(opened.config.num_experts as u16, shards).map_err(Failure::usage)?;
-    let bytes = opened.bytes();
-    let all = bytes.experts(ExpertRange::new(0, bytes.num_experts));
-    memory::require("the whole model", bytes.trunk.saturating_add(all)).map_err(Failure::failed)?;
+    let all = ExpertRange::new(0, opened.bytes().num_experts);
+    require_memory("the whole model", opened, activation, all)?;
 
     let model = load_trunk(opened, activation)?;
     let mut workers = Vec::new();
@@ -174,6 +173,8 @@ fn distributed(
 ) -> Result<Opened, Failure> {
     let plan = plan(topology, &opened.bytes()).map_err(Failure::usage)?;
     // Everything that can be refused is refused before the long load.
+    let held = topology.coordinator.shard.and_then(|id| plan.shard(id)).map(|shard| shard.range);
+    require_memory("the coordinator's part", opened, activation, held.unwrap_or_default())?;
     let connector = Connector::prepare(topology, Duration::from_secs(args.wait))?;
     let model = load_trunk(opened, activation)?;
     let local = match topology.coordinator.shard.and_then(|id| plan.shard(id)) {
@@ -189,6 +190,19 @@ fn distributed(
         .map_err(Failure::failed)?;
     let links = connector.connect(hellos)?;
     Ok((owners(&plan), links, local, model))
+}
+
+/// Refuses to load a trunk and the experts of `range` where this machine cannot hold them.
+fn require_memory(
+    what: &str,
+    opened: &OpenModel,
+    activation: ActivationType,
+    range: ExpertRange,
+) -> Result<(), Failure> {
+    let bytes = opened.bytes();
+    // Published trunks are bf16; f32 activations need f32 weights.
+    let trunk = bytes.trunk.saturating_mul(activation.size() as u64 / 2);
+    memory::require(what, trunk.saturating_add(bytes.experts(range))).map_err(Failure::failed)
 }
 
 fn owners(plan: &Plan) -> Vec<ShardId> {
