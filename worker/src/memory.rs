@@ -39,3 +39,17 @@ fn system() -> System {
     let what = RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram());
     System::new_with_specifics(what)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_than_there_is_is_refused_in_numbers() {
+        require("a little", Bytes(1)).unwrap();
+        let error = require("shard 3", Bytes(1 << 60)).unwrap_err().to_string();
+        let needs = Bytes(1 << 60).to_string();
+        assert!(error.starts_with(&format!("shard 3 needs {needs}, but this machine has ")), "{error}");
+        assert!(error.contains(" available; give it fewer experts"), "{error}");
+    }
+}
