@@ -44,7 +44,7 @@ pub enum RunError {
         node: NodeName,
     },
     /// The key file.
-    #[error("{0}; `laguna-coord keygen` makes the keys, and each node needs its own file")]
+    #[error("{0}; `laguna-coord keygen` makes the keys: copy this node's file from the machine where it ran")]
     Key(#[from] IdentityError),
     /// The key in the file is not the one that the topology names.
     #[error("{}: this key's pin is {found}, but {} gives {node} the pin {expected}; copy the key or the topology file again", key.display(), file.display())]

@@ -41,12 +41,16 @@ pub fn run(args: &Args, command: &KeygenArgs) -> Result<(), Failure> {
         output::say(format_args!("{node}: {}", path.display()));
     }
     let pinned = write_pins(&text, &pins).map_err(Failure::failed)?;
-    if pinned != text {
-        replace(&file, &pinned)?;
+    if pinned == text {
+        output::say(format_args!("{} has every pin already", file.display()));
+        return Ok(());
     }
+    replace(&file, &pinned)?;
     output::say(format_args!(
-        "pins written to {}\nnext: copy that file to every machine, and to each machine its own key (keep it private)",
-        file.display()
+        "pins written to {}\nnext: copy that file to every machine, and to each machine its own key (keep it private), \
+         into a folder {} beside it",
+        file.display(),
+        topology.keys.file_name().unwrap_or_default().display()
     ));
     Ok(())
 }
@@ -54,6 +58,8 @@ pub fn run(args: &Args, command: &KeygenArgs) -> Result<(), Failure> {
 /// Writes beside the file, then renames: a failure leaves the old file whole.
 fn replace(file: &Path, text: &str) -> Result<(), Failure> {
     let fail = |e: std::io::Error| Failure::failed(format!("{}: {e}", file.display()));
+    // Through a link: what it points to is the file that others read.
+    let file = &std::fs::canonicalize(file).map_err(fail)?;
     let mut draft = file.as_os_str().to_owned();
     draft.push(".draft");
     std::fs::write(&draft, text).map_err(fail)?;

@@ -49,7 +49,7 @@ impl Connector {
         let key = topology.key_file(NodeName::Coordinator);
         let identity = Identity::load(&key).map_err(|e| {
             Failure::usage(format!(
-                "{e}; `laguna-coord keygen` makes the keys, and each node needs its own file"
+                "{e}; `laguna-coord keygen` makes the keys: copy this node's file from the machine where it ran"
             ))
         })?;
         if identity.pin() != pins.coordinator {
@@ -89,7 +89,7 @@ impl Connector {
                 Err(error) if Instant::now() < deadline && error.0.iter().all(may_yet_come) => {
                     let now = error.to_string();
                     if said.as_ref() != Some(&now) {
-                        info!("waiting for workers:\n{now}");
+                        info!("waiting for workers, at most {} s (--wait): {}", self.wait.as_secs(), now.replace('\n', " | "));
                         said = Some(now);
                     }
                     std::thread::sleep(RETRY);

@@ -29,12 +29,14 @@ pub fn run(args: &Args, command: &VerifyArgs) -> Result<(), Failure> {
         && args.cluster.model.is_none();
     let mut shared: Option<Cluster> = None;
     let mut failed = Vec::new();
+    let mut largest = 0.0_f32;
     for dir in &command.reference {
         let cluster = match &mut shared {
             Some(cluster) if !own => cluster,
             slot => slot.insert(cluster::open(&args.cluster, ActivationType::F32, Some(dir))?),
         };
         let differences = differences(cluster, dir, chunk)?;
+        largest = differences.iter().map(Difference::max).fold(largest, f32::max);
         let passed = differences.iter().all(|d| d.within(command.tolerance));
         if command.json {
             let line = json!({ "reference": dir, "passed": passed, "tolerance": command.tolerance, "prompts": differences });
@@ -47,7 +49,13 @@ pub fn run(args: &Args, command: &VerifyArgs) -> Result<(), Failure> {
         }
     }
     match failed.as_slice() {
-        [] => Ok(()),
+        [] => {
+            output::say(format_args!(
+                "agrees: largest |Δlogit| {largest:.1e} (limit {:.0e}), routing and greedy ids equal",
+                command.tolerance
+            ));
+            Ok(())
+        }
         names => Err(Failure::failed(format!(
             "{} of {} references differ by more than {}: {}",
             names.len(),

@@ -5,7 +5,6 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use laguna_shared::compute::mlx::array::append_f32;
-use mlx_rs::error::Exception;
 
 use super::prefill::prefill;
 use super::sampler::Sampler;
@@ -115,9 +114,12 @@ fn next(
     residual: &mlx_rs::Array,
     sampler: &mut Sampler,
     logits: &mut Vec<f32>,
-) -> Result<u32, Exception> {
+) -> Result<u32, ForwardError> {
     logits.clear();
     append_f32(&model.last_logits(residual)?, logits)?;
+    if logits.iter().any(|logit| logit.is_nan()) {
+        return Err(ForwardError::NotFinite);
+    }
     sampler.adjust(logits);
     let id = sampler.sample(logits);
     sampler.accept(id);

@@ -121,7 +121,9 @@ impl Engine {
             match self.commands.recv_timeout(PUBLISH) {
                 Ok(command) => self.take(command),
                 Err(RecvTimeoutError::Timeout) => {
-                    self.experts.progress();
+                    if self.trouble.is_none() {
+                        self.trouble = self.experts.progress();
+                    }
                     return true;
                 }
                 Err(RecvTimeoutError::Disconnected) => return false,

@@ -12,6 +12,7 @@ use super::request::{
     EngineError, Event, FinishReason, Finished, Logprobs, MAX_TOP_LOGPROBS, PrefillProgress, Token, Usage,
 };
 use super::sampler::{Constraint, Sampler};
+use crate::model::ForwardError;
 
 /// A request and everything that belongs to it.
 pub(super) struct Slot {
@@ -101,6 +102,9 @@ impl Slot {
 
     /// Chooses the next token from `logits`; the reason, if the request is over.
     pub(super) fn choose(&mut self, logits: &mut [f32]) -> Result<Option<FinishReason>, EngineError> {
+        if logits.iter().any(|logit| logit.is_nan()) {
+            return Err(EngineError::Failed(ForwardError::NotFinite.to_string()));
+        }
         let reported = self.logprobs.map(|top| (top, log_probabilities(logits)));
         self.sampler.adjust(logits);
         if let Some(constraint) = &mut self.constraint {

@@ -269,9 +269,12 @@ impl Experts {
         all
     }
 
-    /// Looks after idle links; every second or so while nothing runs.
-    pub fn progress(&mut self) {
+    /// Looks after idle links, every second or so while nothing runs; the shards whose workers have gone, if any.
+    pub fn progress(&mut self) -> Option<String> {
         self.links.progress();
+        let gone = self.links.shards().iter().filter(|info| !info.up);
+        let gone: Vec<String> = gone.map(|info| format!("{} ({})", info.shard, info.address)).collect();
+        (!gone.is_empty()).then(|| format!("{}: worker is gone; start it again", gone.join(", ")))
     }
 
     /// Connects every lost shard again.
@@ -279,6 +282,8 @@ impl Experts {
     /// # Errors
     /// The first shard that stays lost.
     pub fn reconnect(&mut self) -> Result<(), ShardError> {
+        // A worker may have gone unnoticed while nothing was in flight.
+        self.links.progress();
         let down: Vec<usize> =
             self.links.shards().iter().enumerate().filter(|(_, info)| !info.up).map(|(i, _)| i).collect();
         down.into_iter().try_for_each(|link| self.links.reconnect(link))

@@ -74,6 +74,9 @@ pub enum ForwardError {
     /// A segment without tokens.
     #[error("a segment without tokens")]
     EmptySegment,
+    /// The model overflowed, or its weights are broken: no token can be chosen.
+    #[error("the model's logits are not finite; the checkpoint may be damaged, or try --dtype f32")]
+    NotFinite,
     /// MLX refused an operation or ran out of memory.
     #[error("MLX: {0}")]
     Mlx(#[from] Exception),

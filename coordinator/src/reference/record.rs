@@ -94,7 +94,8 @@ impl Recording {
         Ok(())
     }
 
-    /// Writes the file: beside its place first, then renamed, so that a failure leaves nothing half-written.
+    /// Writes the file: beside its place first, then renamed, so that a failure leaves nothing half-written. A link is
+    /// followed, and a device or pipe is written to as it is.
     ///
     /// # Errors
     /// If the folder cannot be written to.
@@ -107,10 +108,14 @@ impl Recording {
             .collect::<Result<Vec<_>, safetensors::SafeTensorError>>()
             .map_err(|e| fail(e.to_string()))?;
         let bytes = safetensors::serialize(views, None).map_err(|e| fail(e.to_string()))?;
-        let mut partial = path.as_os_str().to_owned();
+        let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        if std::fs::metadata(&target).is_ok_and(|there| !there.is_file()) {
+            return std::fs::write(&target, bytes).map_err(|e| fail(e.to_string()));
+        }
+        let mut partial = target.as_os_str().to_owned();
         partial.push(".partial");
         let partial = PathBuf::from(partial);
-        std::fs::write(&partial, bytes).and_then(|()| std::fs::rename(&partial, path)).map_err(|e| {
+        std::fs::write(&partial, bytes).and_then(|()| std::fs::rename(&partial, &target)).map_err(|e| {
             // Best effort: the error that matters is the one above.
             let _ = std::fs::remove_file(&partial);
             fail(e.to_string())

@@ -282,6 +282,15 @@ impl Links for QuicLinks {
 
     fn progress(&mut self) {
         self.pump();
+        // With calls in flight `recv` tells; without any, nobody else would take note of a worker that has gone.
+        while !self.board.is_waiting()
+            && let Some(event) = self.board.poll()
+        {
+            if let Err(error) = event {
+                tracing::warn!("{error}");
+                self.hang_up(&error);
+            }
+        }
     }
 
     fn abandon(&mut self) {

@@ -78,7 +78,7 @@ pub enum Fault {
     #[error("{0} calls are in flight already")]
     Saturated(usize),
     /// The link failed before and was not connected again.
-    #[error("link is down")]
+    #[error("the connection was lost earlier")]
     Down,
     /// A local socket or setting failed.
     #[error("{0}")]
@@ -116,7 +116,7 @@ impl Fault {
             }
             Self::Unauthenticated(_) => "give both ends the keys of the same `laguna-coord keygen`",
             Self::BadCall(_) | Self::Saturated(_) => "this is a fault in the coordinator",
-            Self::Down => "connect it again first",
+            Self::Down => "it is connected again once the worker is back",
             Self::Local(_) => "look at this machine's network settings",
         }
     }

@@ -33,7 +33,8 @@ pub trait Links {
     /// Takes a reply's memory back, so that the next one needs none. Dropping a reply is correct, only slower.
     fn recycle(&mut self, reply: Reply);
 
-    /// Moves bytes without blocking. For use between long pieces of local work, and every second or so while idle.
+    /// Moves bytes without blocking, for use every second or so while idle. Where no call is in flight it also takes
+    /// note of workers that have gone: their [`ShardInfo::up`] becomes false.
     fn progress(&mut self);
 
     /// Forgets every call in flight on every link: late replies are dropped, not returned.
