@@ -89,7 +89,11 @@ impl Connector {
                 Err(error) if Instant::now() < deadline && error.0.iter().all(may_yet_come) => {
                     let now = error.to_string();
                     if said.as_ref() != Some(&now) {
-                        info!("waiting for workers, at most {} s (--wait): {}", self.wait.as_secs(), now.replace('\n', " | "));
+                        info!(
+                            "waiting for workers, at most {} s (--wait): {}",
+                            self.wait.as_secs(),
+                            now.replace('\n', " | ")
+                        );
                         said = Some(now);
                     }
                     std::thread::sleep(RETRY);

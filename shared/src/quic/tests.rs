@@ -59,9 +59,9 @@ fn two_workers_answer_and_one_drains() {
         }
     }
     assert!(links.recv().unwrap().is_none());
-    first.stop();
-    links.progress();
+    // The end is told with the other worker's reply, once a call is in flight.
     links.send(1, &high.batch()).unwrap();
+    first.stop();
     let mut results = [links.recv(), links.recv()];
     results.sort_by_key(Result::is_ok);
     let [gone, reply] = results;
@@ -348,13 +348,39 @@ fn a_slow_call_is_waited_for_and_finished_before_a_drain() {
     let reply = links.recv().unwrap().unwrap();
     assert_eq!(reply.sums(), rows.sums());
     assert!(reply.compute() >= Duration::from_millis(700));
-    // An idle engine that looks in now and then learns of the end without calling.
-    let ended = (0..100).find_map(|_| {
+    drop(worker);
+    notice_while_idle(&mut links);
+}
+
+/// An idle engine that looks in now and then learns that its worker has gone, without calling.
+fn notice_while_idle(links: &mut QuicLinks) {
+    let noticed = (0..100).any(|_| {
         sleep(Duration::from_millis(20));
         links.progress();
-        links.recv().err()
+        !links.shards()[0].up
     });
-    assert_eq!(ended.unwrap().fault, Fault::PeerGone(Gone::Closed(CloseCode::Draining)));
+    assert!(noticed);
+}
+
+#[test]
+fn a_worker_restarted_while_nobody_asks_is_noticed_and_reconnected() {
+    let (identity, keys) = (Identity::generate().unwrap(), Identity::generate().unwrap());
+    let range = ExpertRange::new(0, 8);
+    let start =
+        |listen: &str| Worker::again(0, Box::new(ScaleBank(range)), identity.pin(), keys.clone(), listen);
+    let first = start("127.0.0.1:0");
+    let mut links = connect(&identity, &[&first.peer]).unwrap();
+    let address = first.peer.address.clone();
+    first.stop();
+    notice_while_idle(&mut links);
+    let rows = Rows::to(&[&[1]]);
+    assert_eq!(links.send(0, &rows.batch()).unwrap_err().fault, Fault::Down);
+
+    let _second = start(&address);
+    links.reconnect(0).unwrap();
+    assert!(links.shards()[0].up);
+    links.send(0, &rows.batch()).unwrap();
+    assert_eq!(links.recv().unwrap().unwrap().sums(), rows.sums());
 }
 
 #[test]
