@@ -56,7 +56,7 @@ fn mistakes_in_flags_are_exit_code_2() {
     let nano = models::nano();
     let nano = nano.to_str().unwrap();
     let cases: &[(&[&str], &[&str])] = &[
-        (&[], &["no topology file found", "laguna-coord generate --loopback --model DIR -p TEXT"]),
+        (&[], &["no topology file found", "--loopback --model DIR"]),
         (&["dance"], &["dance"]),
         (&["generate", "--loopback", "-m", nano], &["--prompt"]),
         (&["generate", "--loopback", "-p", "x"], &["--loopback needs --model DIR"]),
