@@ -4,6 +4,7 @@
 //! - [`programs`]: the two binaries, built once in the profile of the running test
 //! - [`run`]: one process: arguments, deadline, captured output, signals; no test can hang on it
 //! - [`cluster`]: a folder with a topology, keys and ports; workers started from it
+//! - [`api`]: a coordinator that serves, and requests to it
 //! - [`models`]: bundled checkpoints, and copies with one thing wrong
 //! - [`outputs`]: safetensors files compared bit by bit
 //! - [`raw`]: a peer with the right key that sends any bytes
@@ -12,6 +13,7 @@
 //! A test that fails panics with the process's whole output: in this crate a panic is the report.
 #![forbid(unsafe_code)]
 
+pub mod api;
 pub mod cluster;
 pub mod forge;
 pub mod models;
