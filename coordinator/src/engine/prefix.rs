@@ -11,7 +11,7 @@ use crate::model::cache::{Rings, SequenceCache};
 #[derive(Debug, Default)]
 pub struct PrefixCache {
     entries: Vec<Entry>,
-    /// Counts uses; recency is measured in it.
+    /// Counts requests; recency is measured in them.
     clock: u64,
 }
 
@@ -95,7 +95,6 @@ impl PrefixCache {
         if kept.ids.is_empty() {
             return;
         }
-        self.clock += 1;
         self.entries.retain(|entry| !kept.ids.starts_with(&entry.kept.ids));
         let bytes = kept.bytes();
         self.entries.push(Entry { kept, used: self.clock, bytes });
@@ -116,11 +115,13 @@ impl PrefixCache {
         self.entries.is_empty()
     }
 
-    /// Drops sequences until at most `bytes` are held: those first whose tokens are cheapest to run again for how long
-    /// ago they were used, so that a short side request never drives out a long session.
+    /// Drops sequences until at most `bytes` are held: first those with the fewest tokens to run again, where every
+    /// [`HALF_LIFE`] requests since its last use halve a sequence's tokens. So short side requests do not drive out a
+    /// long session, and one that nobody goes on with does not stay for ever.
     pub fn evict(&mut self, bytes: u64) {
         while self.bytes() > bytes {
-            let worth = |entry: &Entry| entry.kept.ids.len() as f64 / (self.clock - entry.used + 1) as f64;
+            let age = |entry: &Entry| (self.clock - entry.used) as f64;
+            let worth = |entry: &Entry| entry.kept.ids.len() as f64 * (-age(entry) / HALF_LIFE).exp2();
             let worst = (0..self.entries.len())
                 .min_by(|&a, &b| worth(&self.entries[a]).total_cmp(&worth(&self.entries[b])));
             let Some(worst) = worst else { break };
@@ -143,3 +144,6 @@ impl PrefixCache {
 fn common_prefix(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
+
+/// In requests. An agent makes a handful of side requests between two turns.
+const HALF_LIFE: f64 = 16.0;
