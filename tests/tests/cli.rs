@@ -313,3 +313,22 @@ fn a_device_that_is_full_is_an_error() {
     let run = Run::coord(["inspect"]).arg(models::nano());
     run.stdout_to(&full).finish().failed(1).says(&["stdout", "No space left"]);
 }
+
+#[test]
+fn verify_says_what_a_trunk_of_fewer_bits_changes() {
+    let verify = |bits: &str| {
+        let run =
+            Run::coord(["--loopback=2", "verify", "--json", "--trunk-bits", bits, "--prompt", "def main():"]);
+        let finished = run.args(["--reference"]).arg(models::nano()).finish().succeeded();
+        let lines: Vec<Value> =
+            finished.text().lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        assert!(lines.len() > 1 && lines[0]["prompt"] == "--prompt", "{lines:?}");
+        lines.iter().map(|line| line["drift"]["kl_mean"].as_f64().expect("a number")).fold(0.0, f64::max)
+    };
+    let (eight, four) = (verify("8"), verify("4"));
+    // Neither is free, and half the bits cost more than twice as much.
+    assert!(0.0 < eight && 2.0 * eight < four, "{eight} {four}");
+    let nothing =
+        Run::coord(["--loopback=1", "verify", "--prompt", "x", "--model"]).arg(models::nano()).finish();
+    nothing.failed(2).says(&["--trunk-bits"]);
+}

@@ -7,6 +7,7 @@ use clap::{ArgGroup, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use laguna_worker::bank::BankKind;
 
 use super::serve::ServeArgs;
+use crate::model::quantize::TrunkBits;
 
 /// Runs Poolside's Laguna models with their routed experts spread over several machines.
 ///
@@ -32,7 +33,7 @@ pub struct Args {
 pub enum Command {
     /// Continues a text, or answers a message, on stdout
     Generate(GenerateArgs),
-    /// Compares this build with reference outputs; exit code 1 if they differ
+    /// Compares this build with reference outputs; exit code 1 if they differ. With --trunk-bits: says what fewer bits change
     Verify(VerifyArgs),
     /// Runs prompts and writes logits, routing and greedy ids to a safetensors file
     Eval(EvalArgs),
@@ -43,7 +44,7 @@ pub enum Command {
 }
 
 /// The cluster and how to run it.
-#[derive(Debug, ClapArgs)]
+#[derive(Clone, Debug, ClapArgs)]
 #[command(next_help_heading = "Cluster")]
 pub struct ClusterArgs {
     /// Topology file: which node holds which experts. Without it, the environment variable LAGUNA_TOPOLOGY,
@@ -62,6 +63,10 @@ pub struct ClusterArgs {
     /// Activation type [default: bf16 on a Mac, f32 elsewhere; verify and eval: f32]
     #[arg(long, global = true, value_name = "TYPE")]
     pub dtype: Option<ActivationArg>,
+    /// Bits of a trunk weight: 16 as stored, 8 or 4 quantised while loading (affine). Fewer are faster and less exact;
+    /// `verify --trunk-bits N --prompt TEXT` says how much
+    #[arg(long, global = true, value_name = "BITS", default_value = "16", env = "LAGUNA_TRUNK_BITS")]
+    pub trunk_bits: TrunkBitsArg,
     /// Arithmetic of the experts in this process
     #[arg(long, global = true, value_name = "NAME", default_value = "mlx")]
     pub bank: BankKind,
@@ -84,6 +89,51 @@ pub enum ActivationArg {
     Bf16,
     /// IEEE single
     F32,
+}
+
+/// Bits of a trunk weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TrunkBitsArg {
+    /// As stored
+    #[value(name = "16")]
+    Sixteen,
+    /// Affine, groups of 64
+    #[value(name = "8")]
+    Eight,
+    /// Affine, groups of 32
+    #[value(name = "4")]
+    Four,
+}
+
+impl TrunkBitsArg {
+    /// As a number.
+    pub const fn bits(self) -> u8 {
+        match self {
+            Self::Sixteen => 16,
+            Self::Eight => 8,
+            Self::Four => 4,
+        }
+    }
+}
+
+impl From<TrunkBits> for TrunkBitsArg {
+    fn from(bits: TrunkBits) -> Self {
+        match bits {
+            TrunkBits::Stored => Self::Sixteen,
+            TrunkBits::Eight => Self::Eight,
+            TrunkBits::Four => Self::Four,
+        }
+    }
+}
+
+impl From<TrunkBitsArg> for TrunkBits {
+    fn from(bits: TrunkBitsArg) -> Self {
+        match bits {
+            TrunkBitsArg::Sixteen => Self::Stored,
+            TrunkBitsArg::Eight => Self::Eight,
+            TrunkBitsArg::Four => Self::Four,
+        }
+    }
 }
 
 /// Sources of the attention factor.
@@ -135,8 +185,11 @@ pub struct GenerateArgs {
 #[derive(Debug, ClapArgs)]
 pub struct VerifyArgs {
     /// Folders with reference outputs; each is also the checkpoint unless --model or --topology names one
-    #[arg(long, short, required = true, num_args = 1.., value_name = "DIR")]
+    #[arg(long, short, required_unless_present = "prompt", num_args = 1.., value_name = "DIR")]
     pub reference: Vec<PathBuf>,
+    /// With --trunk-bits: a text to measure on, besides the references' prompts
+    #[arg(long, short, value_name = "TEXT", allow_hyphen_values = true)]
+    pub prompt: Option<String>,
     /// Largest |Δlogit| that passes
     #[arg(long, value_name = "X", default_value_t = 1e-3, value_parser = non_negative)]
     pub tolerance: f32,

@@ -148,7 +148,7 @@ fn loopback(
     let all = ExpertRange::new(0, opened.bytes().num_experts);
     require_memory("the whole model", opened, activation, all)?;
 
-    let model = load_trunk(opened, activation)?;
+    let model = load_trunk(args, opened, activation)?;
     let mut workers = Vec::new();
     for shard in plan.shards() {
         let bank = load_shard(args, opened, shard.id, shard.range)?;
@@ -176,7 +176,7 @@ fn distributed(
     let held = topology.coordinator.shard.and_then(|id| plan.shard(id)).map(|shard| shard.range);
     require_memory("the coordinator's part", opened, activation, held.unwrap_or_default())?;
     let connector = Connector::prepare(topology, Duration::from_secs(args.wait))?;
-    let model = load_trunk(opened, activation)?;
+    let model = load_trunk(args, opened, activation)?;
     let local = match topology.coordinator.shard.and_then(|id| plan.shard(id)) {
         Some(shard) => Some(LocalShard::new(shard.id, load_shard(args, opened, shard.id, shard.range)?)),
         None => None,
@@ -209,11 +209,12 @@ fn owners(plan: &Plan) -> Vec<ShardId> {
     (0..).map(ExpertId).map_while(|expert| plan.owner(expert)).collect()
 }
 
-fn load_trunk(opened: &OpenModel, activation: ActivationType) -> Result<Model, Failure> {
+fn load_trunk(args: &ClusterArgs, opened: &OpenModel, activation: ActivationType) -> Result<Model, Failure> {
+    let bits = args.trunk_bits.into();
     let mut progress = Progress::new("trunk", opened.bytes().trunk.0);
     let model =
-        Model::load(&opened.checkpoint, &opened.inventory, &opened.config, activation, &mut |bytes| {
-            progress.add(bytes);
+        Model::load(&opened.checkpoint, &opened.inventory, &opened.config, activation, bits, &mut |read| {
+            progress.add(read);
         })
         .map_err(Failure::failed)?;
     progress.finish();

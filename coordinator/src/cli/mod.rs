@@ -3,7 +3,7 @@
 //! - [`args`]: flags as plain data
 //! - [`cluster`]: a model and its shards, ready to run, from a topology file or in loopback
 //! - [`serve`]: no command: the API
-//! - [`generate`], [`verify`], [`eval`], [`inspect`], [`keygen`]: the commands
+//! - [`generate`], [`verify`] (and [`drift`]), [`eval`], [`inspect`], [`keygen`]: the commands
 //! - [`quic`]: from a topology file to connected shards
 //! - [`output`], [`failure`]: what went wrong, in one message and an exit code
 //!
@@ -11,6 +11,7 @@
 
 pub mod args;
 pub mod cluster;
+pub mod drift;
 pub mod eval;
 pub mod failure;
 pub mod generate;

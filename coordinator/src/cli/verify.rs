@@ -9,7 +9,8 @@ use serde_json::json;
 use super::args::{Args, VerifyArgs};
 use super::cluster::{self, Cluster};
 use super::failure::Failure;
-use super::output;
+use super::{drift, output};
+use crate::model::quantize::TrunkBits;
 use crate::reference::compare::{Difference, compare};
 use crate::reference::expected::read_cases;
 
@@ -22,6 +23,15 @@ pub fn run(args: &Args, command: &VerifyArgs) -> Result<(), Failure> {
         if !dir.is_dir() {
             return Err(Failure::usage(format!("reference {}: no such folder", dir.display())));
         }
+    }
+    match TrunkBits::from(args.cluster.trunk_bits) {
+        TrunkBits::Stored if command.prompt.is_some() => {
+            return Err(Failure::usage(
+                "--prompt has nothing to be compared with; it goes with --trunk-bits 8 or 4",
+            ));
+        }
+        TrunkBits::Stored => {}
+        bits => return drift::run(args, command, bits),
     }
     let chunk = args.cluster.chunk.unwrap_or(DEFAULT_CHUNK);
     // One cluster serves every reference, unless each reference is its own checkpoint.

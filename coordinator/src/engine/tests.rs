@@ -18,6 +18,7 @@ use super::sampler::Sampling;
 use super::service::{Engine, EngineSettings};
 use crate::experts::Experts;
 use crate::model::Model;
+use crate::model::quantize::TrunkBits;
 use crate::reference::expected::{Case, read_cases};
 
 fn fixture() -> PathBuf {
@@ -46,7 +47,9 @@ fn with_engine(settings: EngineSettings, client: impl FnOnce(&EngineHandle)) {
         // MLX stays on the thread that loads the model.
         let opened = OpenModel::open(&fixture(), &ConfigOptions::default()).unwrap();
         let OpenModel { checkpoint, config, inventory, .. } = &opened;
-        let model = Model::load(checkpoint, inventory, config, ActivationType::F32, &mut |_| ()).unwrap();
+        let model =
+            Model::load(checkpoint, inventory, config, ActivationType::F32, TrunkBits::Stored, &mut |_| ())
+                .unwrap();
         let worker = |shard: u16, range: ExpertRange| {
             let bank = load_bank(BankKind::Reference, &opened, range, &mut |_| ()).unwrap();
             let hello = opened.hello(ShardId(shard), range, ActivationType::F32).unwrap();

@@ -22,12 +22,13 @@ use super::layer::{Layer, Mlp};
 use super::linear::Linear;
 use super::moe::SparseMlp;
 use super::norm::RmsNorm;
+use super::quantize::TrunkBits;
 use super::rope::Rope;
 use super::router::{Router, Selection};
 use super::{Model, ModelLoadError};
 
 impl Model {
-    /// Loads the trunk. `progress` is told the bytes of each tensor read.
+    /// Loads the trunk, its products in `bits`. `progress` is told the bytes of each tensor read.
     ///
     /// # Errors
     /// If a tensor cannot be read, or MLX is out of memory.
@@ -36,11 +37,12 @@ impl Model {
         inventory: &Inventory,
         config: &ModelConfig,
         activation: ActivationType,
+        bits: TrunkBits,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Self, ModelLoadError> {
         let mut loader =
-            Loader { checkpoint, config, activation, dtype: activation_dtype(activation), progress };
-        let embed = Embedding { weight: loader.linear(&inventory.embed)? };
+            Loader { checkpoint, config, activation, dtype: activation_dtype(activation), bits, progress };
+        let embed = Embedding { weight: loader.stored(&inventory.embed)? };
         let layers = inventory
             .layers
             .iter()
@@ -61,6 +63,7 @@ struct Loader<'a> {
     config: &'a ModelConfig,
     activation: ActivationType,
     dtype: Dtype,
+    bits: TrunkBits,
     progress: &'a mut dyn FnMut(u64),
 }
 
@@ -112,7 +115,7 @@ impl Loader<'_> {
         Ok(SparseMlp {
             layer,
             router: Router {
-                linear: self.linear(&source.router)?,
+                linear: self.stored(&source.router)?,
                 rules: Selection { config: self.config.router, bias, top_k: self.config.num_experts_per_tok },
             },
             shared_expert: source.shared_expert.as_ref().map(|s| self.swiglu(s)).transpose()?,
@@ -129,7 +132,15 @@ impl Loader<'_> {
         })
     }
 
+    /// A product, in the bits that were asked for.
     fn linear(&mut self, source: &MatrixSource) -> Result<Linear, ModelLoadError> {
+        let mut linear = self.stored(source)?;
+        linear.quantize(self.bits)?;
+        Ok(linear)
+    }
+
+    /// A product, as the checkpoint has it.
+    fn stored(&mut self, source: &MatrixSource) -> Result<Linear, ModelLoadError> {
         let raw = read_matrix(self.checkpoint, source)?;
         let bytes = MatrixBytes {
             experts: None,

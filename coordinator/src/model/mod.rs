@@ -6,7 +6,7 @@
 //!   - [`dense`]: SwiGLU, for dense layers and for the [`moe`]'s shared expert
 //!   - [`moe`]: [`router`], dispatch to the shards, shared expert, sum
 //! - [`head`]: residual stream → logits
-//! - [`linear`]: the products all of these are made of, and [`load`] what fills them
+//! - [`linear`]: the products all of these are made of, [`load`] what fills them, [`quantize`] in fewer bits
 //!
 //! Rows of several sequences run together: everything but attention sees one `[rows, hidden]` array.
 
@@ -20,6 +20,7 @@ pub mod linear;
 pub mod load;
 pub mod moe;
 pub mod norm;
+pub mod quantize;
 pub mod rope;
 pub mod router;
 pub mod trace;

@@ -12,6 +12,9 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use serde_json::Value;
 
 use super::attention::{Attention, softplus};
+use super::layer::Mlp;
+use super::linear::Linear;
+use super::quantize::TrunkBits;
 use super::rope::Rope;
 use super::router::Selection;
 use super::{Model, Segment};
@@ -52,9 +55,13 @@ fn noise(shape: &[i32], seed: u32) -> Array {
 }
 
 fn bf16_fixture() -> Model {
+    loaded(TrunkBits::Stored)
+}
+
+fn loaded(bits: TrunkBits) -> Model {
     let opened = OpenModel::open(&fixture("bf16"), &ConfigOptions::default()).unwrap();
     let OpenModel { checkpoint, config, inventory, .. } = &opened;
-    Model::load(checkpoint, inventory, config, ActivationType::F32, &mut |_| ()).unwrap()
+    Model::load(checkpoint, inventory, config, ActivationType::F32, bits, &mut |_| ()).unwrap()
 }
 
 #[test]
@@ -273,5 +280,50 @@ fn segments_of_two_sequences_run_as_each_alone() {
         for (a, b) in together.iter().zip(&apart) {
             assert!((a - b).abs() < 1e-5, "{a} {b}");
         }
+    }
+}
+
+#[test]
+fn fewer_bits_move_each_weight_by_a_step_of_its_group_at_most() {
+    for (bits, steps) in [(TrunkBits::Eight, 255.0), (TrunkBits::Four, 15.0)] {
+        let (_, group) = bits.format().unwrap();
+        let mut model = bf16_fixture();
+        let all = |linear: &Linear, rows: i32| {
+            host(&linear.rows(&Array::from_slice(&(0..rows).collect::<Vec<i32>>(), &[rows])).unwrap())
+        };
+        let q = |model: &Model| all(&model.layers[0].attention.q, 64);
+        let router = |model: &Model| {
+            let sparse = model.layers.iter().find_map(|layer| match &layer.mlp {
+                Mlp::Sparse(sparse) => Some(sparse),
+                Mlp::Dense(_) => None,
+            });
+            all(&sparse.unwrap().router.linear, 16)
+        };
+        let (before, routed) = (q(&model), router(&model));
+        model.quantize(bits).unwrap();
+        let after = q(&model);
+        assert_ne!(before, after);
+        for (before, after) in before.chunks_exact(group).zip(after.chunks_exact(group)) {
+            let max = before.iter().copied().fold(f32::MIN, f32::max);
+            let min = before.iter().copied().fold(f32::MAX, f32::min);
+            // MLX moves the grid so that zero lies on it, which costs up to half a step more.
+            let step = (max - min) / steps * 1.01;
+            for (b, a) in before.iter().zip(after) {
+                assert!((b - a).abs() <= step, "{b} {a} {step}");
+            }
+        }
+        assert_eq!(router(&model), routed);
+        // The product is that of the weights as the codes have them.
+        let x = noise(&[3, model.config().hidden_size as i32], 5);
+        let product = host(&model.layers[0].attention.q.forward(&x).unwrap().try_index((.., ..64)).unwrap());
+        let hidden = model.config().hidden_size;
+        for (x, y) in host(&x).chunks_exact(hidden).zip(product.chunks_exact(64)) {
+            for (w, y) in after.chunks_exact(hidden).zip(y) {
+                let exact: f64 = w.iter().zip(x).map(|(&w, &x)| f64::from(w) * f64::from(x)).sum();
+                assert!((exact - f64::from(*y)).abs() < 1e-5, "{exact} {y}");
+            }
+        }
+        // Loading in few bits is loading and quantising.
+        assert_eq!(q(&loaded(bits)), after);
     }
 }

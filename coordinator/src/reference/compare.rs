@@ -108,7 +108,7 @@ fn routing(run: &Prefill, case: &Case, top_k: usize) -> Option<(usize, f32)> {
     Some((mismatches, worst))
 }
 
-fn max_difference(a: &[f32], b: &[f32]) -> f32 {
+pub(super) fn max_difference(a: &[f32], b: &[f32]) -> f32 {
     if a.len() != b.len() {
         return f32::INFINITY;
     }
@@ -120,7 +120,7 @@ fn mean_difference(a: &[f32], b: &[f32]) -> f64 {
 }
 
 /// The larger one; NaN counts as larger than any number, so that it is never lost.
-fn largest(a: f32, b: f32) -> f32 {
+pub(super) fn largest(a: f32, b: f32) -> f32 {
     if a.is_nan() || b.is_nan() { f32::NAN } else { a.max(b) }
 }
 
