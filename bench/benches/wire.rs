@@ -2,12 +2,11 @@
 #![allow(missing_docs)]
 
 use std::hint::black_box;
-use std::time::Duration;
 
 use bytes::BytesMut;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use laguna_bench::exchange::payload::{HIDDEN, LAYER, Payload};
-use laguna_shared::wire::dispatch::{encode_call, encode_reply};
+use laguna_shared::wire::dispatch::{WorkerTimes, encode_call, encode_reply};
 use laguna_shared::wire::{CallId, ExpertCall, ExpertReply, FrameDecoder};
 
 fn calls(criterion: &mut Criterion) {
@@ -45,7 +44,7 @@ fn replies(criterion: &mut Criterion) {
         let mut out = BytesMut::new();
         let encode = |out: &mut BytesMut, sums: &[f32]| {
             out.clear();
-            encode_reply(out, CallId(1), LAYER, HIDDEN, sums, Duration::ZERO).expect("whole rows");
+            encode_reply(out, CallId(1), LAYER, HIDDEN, sums, WorkerTimes::default()).expect("whole rows");
         };
         encode(&mut out, &sums);
         let frame = out.to_vec();

@@ -3,6 +3,7 @@
 //! - [`model`]: the forward pass, one file a part
 //! - [`experts`]: routed rows out to the shards and back
 //! - [`engine`]: tokens over time
+//! - [`flight`]: where a token's time goes
 //! - [`text`]: text in, ids out, and back
 //! - [`chat`]: what messages mean: the checkpoint's own template
 //! - [`reference`](mod@reference): comparing with reference outputs
@@ -17,6 +18,7 @@ pub mod chat;
 pub mod cli;
 pub mod engine;
 pub mod experts;
+pub mod flight;
 pub mod http;
 pub mod model;
 pub mod reference;

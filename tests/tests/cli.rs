@@ -332,3 +332,38 @@ fn verify_says_what_a_trunk_of_fewer_bits_changes() {
         Run::coord(["--loopback=1", "verify", "--prompt", "x", "--model"]).arg(models::nano()).finish();
     nothing.failed(2).says(&["--trunk-bits"]);
 }
+
+#[test]
+fn a_trace_shows_every_stage_of_every_layer() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("trace.json");
+    let generate = |trace: &Path| {
+        let run = Run::coord(["--loopback=2", "generate", "--greedy", "-n", "6", "--prompt", "import os"]);
+        run.arg("--trace").arg(trace).arg("--model").arg(models::nano()).finish()
+    };
+    let traced = generate(&file).succeeded().says(&["attention", "router", "worker compute", "head"]);
+    let plain =
+        Run::coord(["--loopback=2", "generate", "--greedy", "-n", "6", "--prompt", "import os", "--model"]);
+    assert_eq!(traced.text(), plain.arg(models::nano()).finish().succeeded().text());
+
+    let trace: Value = serde_json::from_slice(&fs::read(&file).expect("it is there")).expect("it is JSON");
+    let events = trace["traceEvents"].as_array().expect("a list");
+    let spans =
+        |name: &str| events.iter().filter(|event| event["name"] == name && event["ph"] == "X").collect();
+    let spans = |name: &str| -> Vec<&Value> { spans(name) };
+    // A prompt's pass and five more; one of five layers is dense; two shards.
+    assert_eq!(spans("pass").len(), 6);
+    assert_eq!(spans("attention").len(), 30);
+    assert_eq!((spans("dense MLP").len(), spans("router").len()), (6, 24));
+    assert_eq!((spans("worker compute").len(), spans("head").len()), (48, 6));
+    // The engine thread's stages lie inside their passes.
+    let time = |event: &Value, key: &str| event[key].as_f64().expect("a number");
+    let passes = spans("pass");
+    for event in spans("attention") {
+        let (start, end) = (time(event, "ts"), time(event, "ts") + time(event, "dur"));
+        let inside =
+            |pass: &&&Value| time(pass, "ts") <= start && end <= time(pass, "ts") + time(pass, "dur") + 0.01;
+        assert_eq!(passes.iter().filter(inside).count(), 1, "{event}");
+    }
+    generate(&folder.path().join("no/such/folder.json")).failed(2).says(&["--trace", "no/such/folder.json"]);
+}

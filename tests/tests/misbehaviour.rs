@@ -9,7 +9,7 @@ use bytes::BytesMut;
 use laguna_shared::compute::{ActivationType, ExpertBatch};
 use laguna_shared::config::ConfigOptions;
 use laguna_shared::ids::{ExpertId, ExpertRange, LayerId, ShardId};
-use laguna_shared::wire::dispatch::{encode_call, encode_reply};
+use laguna_shared::wire::dispatch::{WorkerTimes, encode_call, encode_reply};
 use laguna_shared::wire::frame::{CONTROL_LIMIT, ROWS_LIMIT};
 use laguna_shared::wire::{BUILD, CallId, CloseCode, Failure, FailureCode, FrameKind, Hello, Refusal};
 use laguna_tests::cluster::Cluster;
@@ -235,7 +235,7 @@ fn a_coordinator_checks_the_shard_of_the_welcome_itself() {
 
 fn reply(call: u64, layer: u16, rows: usize) -> Vec<u8> {
     let mut out = BytesMut::new();
-    encode_reply(&mut out, CallId(call), LayerId(layer), 128, &vec![0.0; rows * 128], Duration::ZERO)
+    encode_reply(&mut out, CallId(call), LayerId(layer), 128, &vec![0.0; rows * 128], WorkerTimes::default())
         .unwrap();
     out.to_vec()
 }

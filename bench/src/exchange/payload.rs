@@ -1,14 +1,12 @@
 //! What goes out and comes back in one sparse layer of S 2.1, exactly as large as the project's own frames.
 
-use std::time::Duration;
-
 use bytes::BytesMut;
 use clap::ValueEnum;
 use half::bf16;
 use laguna_shared::compute::{ActivationType, ExpertBatch};
 use laguna_shared::ids::{ExpertId, ExpertRange, LayerId};
 use laguna_shared::wire::CallId;
-use laguna_shared::wire::dispatch::{encode_call, encode_reply};
+use laguna_shared::wire::dispatch::{WorkerTimes, encode_call, encode_reply};
 use serde::{Deserialize, Serialize};
 
 use crate::error::BenchError;
@@ -101,7 +99,7 @@ impl Payload {
         let request = out.len();
         out.clear();
         let sums = vec![0.0; self.rows() * HIDDEN];
-        encode_reply(&mut out, CallId(1), LAYER, HIDDEN, &sums, Duration::ZERO)
+        encode_reply(&mut out, CallId(1), LAYER, HIDDEN, &sums, WorkerTimes::default())
             .map_err(BenchError::failed)?;
         Ok(Sizes { request, reply: out.len() })
     }

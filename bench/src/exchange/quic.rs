@@ -126,7 +126,7 @@ impl<L: Links> Calls<L> {
                 None => return Err(BenchError::Failed("a call has no reply".to_owned())),
             }
         }
-        self.compute.push(self.replies.iter().map(Reply::compute).max().unwrap_or_default());
+        self.compute.push(self.replies.iter().map(|reply| reply.times().compute).max().unwrap_or_default());
         for reply in self.replies.drain(..) {
             self.links.recycle(reply);
         }

@@ -176,6 +176,9 @@ pub struct GenerateArgs {
     /// Keep tokens at least P times as likely as the most likely one [default: the checkpoint's, else 0]
     #[arg(long, value_name = "P", value_parser = fraction)]
     pub min_p: Option<f32>,
+    /// Record where the time of each token goes, and write it at the end, as a Chrome trace
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
     /// Same seed, same text [default: a new one each time, said on stderr]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,

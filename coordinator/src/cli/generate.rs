@@ -8,9 +8,11 @@ use super::args::{Args, GenerateArgs};
 use super::cluster::{self, Cluster};
 use super::failure::Failure;
 use super::output;
+use super::trace::TraceFile;
 use crate::chat::{Conversation, Message, RenderOptions, Rendered, Role, Template};
 use crate::engine::generation::{Finish, Report, Request, generate};
 use crate::engine::sampler::{Sampler, Sampling};
+use crate::flight::Flight;
 use crate::text::{Detokenizer, TextError, TextTokenizer};
 
 /// Runs the command.
@@ -18,7 +20,11 @@ use crate::text::{Detokenizer, TextError, TextTokenizer};
 /// # Errors
 /// With one message.
 pub fn run(args: &Args, command: &GenerateArgs) -> Result<(), Failure> {
+    let trace = TraceFile::create(command.trace.as_deref())?;
     let mut cluster = cluster::open(&args.cluster, cluster::native_activation(), None)?;
+    if trace.is_some() {
+        cluster.experts.flight = Flight::on();
+    }
     let tokenizer = TextTokenizer::load(&cluster.dir).map_err(Failure::usage)?;
     let prompt = if command.chat {
         tokenizer.encode_prompt(&render(&cluster, &command.prompt)?)
@@ -59,7 +65,7 @@ pub fn run(args: &Args, command: &GenerateArgs) -> Result<(), Failure> {
     }
     output::data(&(detokenizer.finish().map_err(Failure::failed)? + "\n"))?;
     say(&report);
-    Ok(())
+    trace.map_or(Ok(()), |trace| trace.finish(&cluster.experts.flight))
 }
 
 /// The message in the checkpoint's own template, ready for the answer.

@@ -4,6 +4,7 @@
 //! - [`cluster`]: a model and its shards, ready to run, from a topology file or in loopback
 //! - [`serve`]: no command: the API
 //! - [`generate`], [`verify`] (and [`drift`]), [`eval`], [`inspect`], [`keygen`]: the commands
+//! - [`trace`]: `--trace`, for those that run the model
 //! - [`quic`]: from a topology file to connected shards
 //! - [`output`], [`failure`]: what went wrong, in one message and an exit code
 //!
@@ -20,6 +21,7 @@ pub mod keygen;
 pub mod output;
 pub mod quic;
 pub mod serve;
+pub mod trace;
 pub mod verify;
 
 use std::process::ExitCode;

@@ -20,8 +20,10 @@ use super::args::Args;
 use super::cluster;
 use super::failure::Failure;
 use super::output;
+use super::trace::TraceFile;
 use crate::chat::{Conversation, Message, RenderOptions, Role, Template, Thinking};
 use crate::engine::service::{Engine, EngineSettings};
+use crate::flight::Flight;
 use crate::http;
 use crate::http::auth::Keys;
 use crate::http::guard::Access;
@@ -59,6 +61,10 @@ pub struct ServeArgs {
     /// Name that this server is reached under besides localhost and addresses; may be given several times
     #[arg(long, value_name = "NAME")]
     pub allow_host: Vec<String>,
+    /// Record where the time of each token goes (the last thousands of them), and write it when the server is stopped,
+    /// as a Chrome trace
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
     /// Further name of the model; may be given several times
     #[arg(long, value_name = "NAME")]
     pub alias: Vec<String>,
@@ -88,6 +94,7 @@ pub enum Switch {
 /// With one message.
 pub fn run(args: &Args, serve: &ServeArgs) -> Result<(), Failure> {
     let dir = cluster::folder(&args.cluster)?;
+    let trace = TraceFile::create(serve.trace.as_deref())?;
     // Everything that can be refused is refused before the long load.
     let app = prepare(args, serve, &dir)?;
     let listeners = bind(&serve.listen)?;
@@ -95,7 +102,10 @@ pub fn run(args: &Args, serve: &ServeArgs) -> Result<(), Failure> {
         listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
     let server = Server::start(app.clone(), listeners)?;
     app.set_loading(Loading { progress: None, what: "weights".to_owned() });
-    let cluster = cluster::open(&args.cluster, cluster::native_activation(), None)?;
+    let mut cluster = cluster::open(&args.cluster, cluster::native_activation(), None)?;
+    if trace.is_some() {
+        cluster.experts.flight = Flight::on();
+    }
     // What is free now, with the weights in place; half of it is left to everything else.
     let kv_bytes = serve.kv_memory.map_or_else(|| memory::available().0 / 2, |bytes| bytes.0);
     let settings = EngineSettings {
@@ -111,8 +121,9 @@ pub fn run(args: &Args, serve: &ServeArgs) -> Result<(), Failure> {
         return server.finish();
     }
     welcome(&app, &addresses);
-    engine.run();
-    server.finish()
+    let flight = engine.run();
+    server.finish()?;
+    trace.map_or(Ok(()), |trace| trace.finish(&flight))
 }
 
 fn prepare(args: &Args, serve: &ServeArgs, dir: &Path) -> Result<SharedApp, Failure> {

@@ -10,6 +10,7 @@ use super::prefill::prefill;
 use super::sampler::Sampler;
 use crate::experts::Experts;
 use crate::experts::timing::ExchangeSummary;
+use crate::flight::Stage;
 use crate::model::{ForwardError, Model, Segment};
 
 /// What to generate.
@@ -83,7 +84,9 @@ pub fn generate(
     let mut logits = Vec::new();
     let mut first_at = None;
     while report.new_tokens < request.max_tokens {
+        let began = experts.flight.begin();
         let id = next(model, &residual, sampler, &mut logits)?;
+        experts.flight.end(began, Stage::Head);
         report.new_tokens += 1;
         if first_at.is_none() {
             first_at = Some(Instant::now());

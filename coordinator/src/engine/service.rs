@@ -19,6 +19,7 @@ use super::prefix::{Kept, PrefixCache};
 use super::request::{EngineError, FinishReason};
 use super::slot::Slot;
 use crate::experts::{Experts, ExpertsError};
+use crate::flight::{Flight, Stage};
 use crate::model::{ForwardError, Model, Segment};
 
 /// How an engine is run.
@@ -90,8 +91,8 @@ impl Engine {
         (engine, handle)
     }
 
-    /// Serves until every handle is gone, or one drains it and its requests are done.
-    pub fn run(mut self) {
+    /// Serves until every handle is gone, or one drains it and its requests are done. Returns what was recorded.
+    pub fn run(mut self) -> Flight {
         loop {
             let idle = self.running.is_empty() && self.waiting.is_empty();
             if idle && self.draining {
@@ -113,6 +114,7 @@ impl Engine {
             }
         }
         self.publish();
+        self.experts.flight
     }
 
     /// Takes what has come; waits for something if `idle`. `false` once nothing can come any more.
@@ -275,8 +277,10 @@ impl Engine {
             return Ok(plan.iter().map(|_| None).collect());
         }
         let last = residual.take_axis(Array::from_slice(&rows, &[rows.len() as i32]), 0)?;
+        let began = self.experts.flight.begin();
         let mut logits = Vec::new();
         append_f32(&self.model.logits(&last)?, &mut logits)?;
+        self.experts.flight.end(began, Stage::Head);
         let mut each = logits.chunks_exact(self.model.config().vocab_size).map(<[f32]>::to_vec);
         Ok(complete.into_iter().map(|done| if done { each.next() } else { None }).collect())
     }

@@ -20,6 +20,7 @@ use laguna_shared::session::{Links, Reply, ShardError};
 use laguna_shared::wire::CallId;
 
 use crate::engine::handle::ShardStatus;
+use crate::flight::{Call, Flight, Stage};
 use crate::model::router::Choices;
 use gather::Gather;
 use local::LocalShard;
@@ -28,6 +29,8 @@ use timing::{ExchangeSummary, ExchangeTimes, ShardTimes};
 
 /// Every shard of the cluster, local and remote, and who holds which expert.
 pub struct Experts {
+    /// Records where the time goes. It flies with the experts because every stage of a pass can reach them.
+    pub flight: Flight,
     /// In shard order.
     shards: Vec<Shard>,
     /// Index into `shards` for each expert.
@@ -140,6 +143,7 @@ impl Experts {
             .collect::<Result<_, _>>()?;
         let link_times = links.shards().iter().map(|_| ShardTimes::default()).collect();
         Ok(Self {
+            flight: Flight::default(),
             shards: known.into_iter().map(|(_, shard)| shard).collect(),
             owners,
             local,
@@ -168,6 +172,7 @@ impl Experts {
     /// See [`ExpertsError`].
     pub fn dispatch(&mut self, routed: &RoutedRows) -> Result<Dispatch, ExpertsError> {
         let started = Instant::now();
+        let sending = self.flight.begin();
         let mut scatter = self.spare.pop().unwrap_or_default();
         let groups = scatter.group(routed, &self.owners, self.shards.len()).map_err(|expert| {
             ExpertsError::Unowned { layer: routed.layer, expert, covered: self.owners.len() }
@@ -186,6 +191,7 @@ impl Experts {
             self.give_up();
             return Err(error.into());
         }
+        self.flight.end(sending, Stage::Send);
         Ok(Dispatch { started, scatter, calls })
     }
 
@@ -198,6 +204,7 @@ impl Experts {
         let rows = routed.rows.len() / (routed.hidden * routed.activation.size());
         self.gather.start(rows, routed.hidden);
         // The local shard computes first: the others do so meanwhile.
+        let computing = self.flight.begin();
         if let Some(local) = &mut self.local {
             let here = self.shards.iter().zip(scatter.groups()).find(|(s, _)| matches!(s, Shard::Local));
             let ran = match here {
@@ -208,8 +215,12 @@ impl Experts {
                 self.give_up();
                 return Err(error);
             }
+            self.flight.end(computing, Stage::Local);
         }
+        let waiting = self.flight.begin();
         self.receive(&calls)?;
+        self.flight.end(waiting, Stage::Wait);
+        let gathering = self.flight.begin();
         for ((group, shard), call) in scatter.groups().iter().zip(&self.shards).zip(&calls) {
             match (shard, call, &self.local) {
                 (Shard::Local, _, Some(local)) if !group.is_empty() => {
@@ -219,13 +230,14 @@ impl Experts {
                     if let Some(index) = self.inbox.iter().position(|reply| reply.call() == *call) {
                         let reply = self.inbox.swap_remove(index);
                         self.gather.add(&group.sources, reply.sums());
-                        self.link_times[reply.link()].record(reply.round_trip(), reply.compute());
+                        self.link_times[reply.link()].record(reply.round_trip(), reply.times().compute);
                         self.links.recycle(reply);
                     }
                 }
                 _ => {}
             }
         }
+        self.flight.end(gathering, Stage::Gather);
         self.spare.push(scatter);
         self.times.record(started.elapsed());
         Ok(self.gather.sums())
@@ -293,7 +305,12 @@ impl Experts {
     fn receive(&mut self, calls: &[Option<CallId>]) -> Result<(), ExpertsError> {
         while calls.iter().flatten().any(|call| self.inbox.iter().all(|reply| reply.call() != *call)) {
             match self.links.recv() {
-                Ok(Some(reply)) => self.inbox.push(reply),
+                Ok(Some(reply)) => {
+                    let (round_trip, times) = (reply.round_trip(), reply.times());
+                    let shard = self.links.shards()[reply.link()].shard;
+                    self.flight.call(&Call { shard, arrived: Instant::now(), round_trip, times });
+                    self.inbox.push(reply);
+                }
                 Ok(None) => return Err(ExpertsError::Lost),
                 Err(error) => {
                     self.give_up();

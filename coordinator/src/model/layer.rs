@@ -1,5 +1,6 @@
 //! One decoder layer: `x + attention(norm x)`, then `x + mlp(norm x)`.
 
+use laguna_shared::ids::LayerId;
 use mlx_rs::Array;
 
 use super::attention::Attention;
@@ -9,6 +10,7 @@ use super::norm::RmsNorm;
 use super::trace::RoutingTrace;
 use super::{ForwardError, Segment};
 use crate::experts::Experts;
+use crate::flight::Stage;
 
 /// A decoder layer's parts.
 #[derive(Debug)]
@@ -37,13 +39,25 @@ impl Layer {
         experts: &mut Experts,
         trace: Option<&mut RoutingTrace>,
     ) -> Result<Array, ForwardError> {
+        experts.flight.enter(Some(LayerId(index as u16)), x.dim(0) as usize);
+        let began = experts.flight.begin();
         let attended = self.attention.forward(index, &self.input_norm.forward(&x)?, segments)?;
         let x = x.add(attended)?;
+        experts.flight.end_with(began, Stage::Attention, &x)?;
+
+        let mut began = experts.flight.begin();
         let normed = self.post_attention_norm.forward(&x)?;
-        let y = match &self.mlp {
-            Mlp::Dense(swiglu) => swiglu.forward(&normed)?,
-            Mlp::Sparse(sparse) => sparse.forward(&normed, experts, trace)?,
+        let (y, stage) = match &self.mlp {
+            Mlp::Dense(swiglu) => (swiglu.forward(&normed)?, Stage::Dense),
+            Mlp::Sparse(sparse) => {
+                let y = sparse.forward(&normed, experts, trace)?;
+                // What came before has stages of its own.
+                began = experts.flight.begin();
+                (y, Stage::Shared)
+            }
         };
-        Ok(x.add(y)?)
+        let x = x.add(y)?;
+        experts.flight.end_with(began, stage, &x)?;
+        Ok(x)
     }
 }

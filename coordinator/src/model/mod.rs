@@ -36,6 +36,7 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, transforms};
 
 use crate::experts::{Experts, ExpertsError};
+use crate::flight::Stage;
 use cache::SequenceCache;
 use embed::Embedding;
 use head::Head;
@@ -127,11 +128,13 @@ impl Model {
         mut trace: Option<&mut RoutingTrace>,
     ) -> Result<Array, ForwardError> {
         let ids = self.checked_ids(segments)?;
+        let began = experts.flight.begin();
         let mut x = self.embed.forward(&ids)?;
         for (index, layer) in self.layers.iter().enumerate() {
             x = layer.forward(index, x, segments, experts, trace.as_deref_mut())?;
         }
         transforms::eval([&x])?;
+        experts.flight.end(began, Stage::Pass);
         for segment in segments {
             segment.cache.advance(segment.ids.len());
         }

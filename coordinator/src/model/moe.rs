@@ -12,6 +12,7 @@ use super::dense::Swiglu;
 use super::router::Router;
 use super::trace::{LayerRouting, RoutingTrace};
 use crate::experts::{Experts, RoutedRows};
+use crate::flight::Stage;
 
 /// A sparse layer's part of the trunk.
 #[derive(Debug)]
@@ -34,6 +35,7 @@ impl SparseMlp {
         trace: Option<&mut RoutingTrace>,
     ) -> Result<Array, ForwardError> {
         let (rows, hidden) = (x.dim(0), x.dim(1));
+        let began = experts.flight.begin();
         let logits = self.router.logits(x)?;
         let x = x.contiguous()?;
         // The one evaluation before dispatch: what leaves the machine, and what decides where to.
@@ -51,6 +53,7 @@ impl SparseMlp {
             rows: Vec::new(),
         };
         append_bytes(&x, &mut routed.rows)?;
+        experts.flight.end(began, Stage::Router);
 
         let dispatch = experts.dispatch(&routed)?;
         let shared = self.shared_expert.as_ref().map(|e| e.forward(&x)).transpose()?;

@@ -226,7 +226,7 @@ impl Session {
             tokio::select! {
                 biased;
                 chunk = recv.read_chunk(usize::MAX, true) => match chunk {
-                    Ok(Some(chunk)) => server.handle_bytes(&chunk.bytes),
+                    Ok(Some(chunk)) => server.handle_bytes(&chunk.bytes, Instant::now()),
                     Ok(None) => server.handle_closed("stream ended".to_owned()),
                     Err(ReadError::ConnectionLost(error)) => server.handle_closed(error.to_string()),
                     Err(error) => server.handle_closed(error.to_string()),

@@ -19,7 +19,7 @@ use crate::compute::{ActivationType, ExpertBatch};
 use crate::ids::{ExpertId, ExpertRange, LayerId, ShardId};
 use crate::session::pair::{Rows, ScaleBank, greeting};
 use crate::session::{ConnectError, Fault, Gone, InMemoryWorker, Links, Misbehaviour};
-use crate::wire::dispatch::encode_reply;
+use crate::wire::dispatch::{WorkerTimes, encode_reply};
 use crate::wire::frame::{CONTROL_LIMIT, ROWS_LIMIT};
 use crate::wire::{CallId, CloseCode, Hello, Subject, Welcome, WireError};
 
@@ -250,7 +250,7 @@ fn a_worker_that_misbehaves_is_left() {
     assert!(matches!(refused(&identity, &puppet.peer), Fault::PeerMisbehaved(Misbehaviour::Wire(_))));
 
     let mut wrong_rows = BytesMut::new();
-    encode_reply(&mut wrong_rows, CallId(1), LayerId(1), 4, &[0.0; 8], Duration::ZERO).unwrap();
+    encode_reply(&mut wrong_rows, CallId(1), LayerId(1), 4, &[0.0; 8], WorkerTimes::default()).unwrap();
     let oversize = [&(ROWS_LIMIT as u32 + 1).to_le_bytes()[..], &[5, 0, 0, 0]].concat();
     let shape = Misbehaviour::Shape { call: CallId(1), what: "rows", expected: 1, got: 2 };
     let (length, limit) = (ROWS_LIMIT as u64 + 1, ROWS_LIMIT as u64);
@@ -347,7 +347,7 @@ fn a_slow_call_is_waited_for_and_finished_before_a_drain() {
     worker.stop.take().unwrap().send(()).unwrap();
     let reply = links.recv().unwrap().unwrap();
     assert_eq!(reply.sums(), rows.sums());
-    assert!(reply.compute() >= Duration::from_millis(700));
+    assert!(reply.times().compute >= Duration::from_millis(700));
     drop(worker);
     notice_while_idle(&mut links);
 }

@@ -7,7 +7,7 @@ use super::caller::{Caller, CallerEvent, CallerSettings};
 use super::fault::{Fault, ShardError};
 use crate::compute::ExpertBatch;
 use crate::ids::{ExpertRange, ShardId};
-use crate::wire::{CallId, ExpertReply, Hello};
+use crate::wire::{CallId, ExpertReply, Hello, WorkerTimes};
 
 /// Every remote shard of the cluster, driven from the engine thread.
 ///
@@ -97,9 +97,9 @@ impl Reply {
         self.round_trip
     }
 
-    /// Time the worker's bank took; the rest of [`round_trip`](Self::round_trip) is the wire and waiting.
-    pub fn compute(&self) -> Duration {
-        self.reply.compute()
+    /// Where the time went at the worker; the rest of [`round_trip`](Self::round_trip) is the wire.
+    pub fn times(&self) -> WorkerTimes {
+        self.reply.times()
     }
 }
 

@@ -63,7 +63,7 @@ impl InMemoryLinks {
         loop {
             let mut quiet = true;
             while let Some(bytes) = caller.poll_transmit() {
-                server.handle_bytes(&bytes);
+                server.handle_bytes(&bytes, Instant::now());
                 quiet = false;
             }
             while let Some(bytes) = server.poll_transmit() {

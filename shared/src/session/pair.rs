@@ -11,7 +11,7 @@ use super::fault::{Fault, Gone, Misbehaviour, Missing};
 use super::server::{Server, ServerEnd};
 use crate::compute::{ActivationType, BankError, ExpertBank, ExpertBatch};
 use crate::ids::{ExpertId, ExpertRange, LayerId, ShardId};
-use crate::wire::dispatch::encode_reply;
+use crate::wire::dispatch::{WorkerTimes, encode_reply};
 use crate::wire::{
     CallId, CloseCode, Failure, FailureCode, Hello, Mismatch, PROTOCOL_VERSION, Subject, Welcome,
 };
@@ -171,7 +171,7 @@ impl Pair {
             self.now = self.now.max(next);
             if !self.cut {
                 while let Some(bytes) = arrived(&mut self.to_server, self.now) {
-                    self.server.handle_bytes(&bytes);
+                    self.server.handle_bytes(&bytes, self.now);
                 }
                 while let Some(bytes) = arrived(&mut self.to_caller, self.now) {
                     self.caller.handle_bytes(&bytes, self.now);
@@ -215,7 +215,7 @@ fn calls_are_answered_with_their_times() {
     assert_eq!((reply.id(), reply.rows()), (CallId(1), 2));
     assert_eq!(reply.sums(), rows.sums());
     assert_eq!(reply.sums()[0], 1.5);
-    assert_eq!(reply.compute(), Duration::from_millis(5));
+    assert_eq!(reply.times().compute, Duration::from_millis(5));
     assert_eq!(round_trip, Duration::from_millis(7));
     assert_eq!(pair.caller.poll_timeout(), None);
 }
@@ -263,7 +263,7 @@ fn mismatches_and_other_versions_are_refused_with_both_values() {
     newer[8] += 1;
     let mut pair = Pair::new(hello.clone(), welcome.clone());
     let _ = pair.caller.poll_transmit();
-    pair.server.handle_bytes(&newer);
+    pair.server.handle_bytes(&newer, pair.now);
     assert_eq!(pair.fault(), mismatch(Subject::ProtocolVersion, "2", "1"));
 
     // A worker of version 3 answers this coordinator.
@@ -334,7 +334,7 @@ fn a_drain_refuses_what_has_not_begun_and_says_so() {
     pair.call(1, &rows);
     pair.call(2, &rows);
     let bytes = pair.caller.poll_transmit().unwrap();
-    pair.server.handle_bytes(&bytes);
+    pair.server.handle_bytes(&bytes, pair.now);
     assert!(pair.server.run_next(&mut pair.bank, Instant::now));
     pair.server.drain();
     assert!(matches!(pair.drive(), Some(CallerEvent::Reply { .. })));
@@ -347,7 +347,7 @@ fn misbehaviour_is_typed() {
     let reply = |id, layer, rows: usize, hidden: usize| {
         let mut out = BytesMut::new();
         let sums = vec![f32::NAN; rows * hidden];
-        encode_reply(&mut out, CallId(id), LayerId(layer), hidden, &sums, Duration::ZERO).unwrap();
+        encode_reply(&mut out, CallId(id), LayerId(layer), hidden, &sums, WorkerTimes::default()).unwrap();
         out
     };
     let misbehaviour = |bytes: &[u8]| {
@@ -381,12 +381,12 @@ fn misbehaviour_is_typed() {
 fn a_coordinator_that_misbehaves_is_closed() {
     for bytes in [&b"GET / HTTP/1.1\r\n"[..], &[0, 0, 0, 0, 2, 0, 0, 0], &[0, 0, 0, 0, 4, 0, 0, 0]] {
         let mut pair = Pair::ready();
-        pair.server.handle_bytes(bytes);
+        pair.server.handle_bytes(bytes, pair.now);
         assert_eq!(pair.server.end().unwrap().close_code(), CloseCode::ProtocolError, "{bytes:?}");
     }
     let (_, welcome) = greeting(0, ExpertRange::new(0, 8));
     let mut server = Server::new(Arc::new(welcome), Instant::now());
-    server.handle_bytes(&[0, 0, 0, 0, 4, 0, 0, 0]);
+    server.handle_bytes(&[0, 0, 0, 0, 4, 0, 0, 0], Instant::now());
     assert_eq!(server.end().unwrap().to_string(), "coordinator broke the protocol: unexpected call frame");
 }
 

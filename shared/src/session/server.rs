@@ -11,7 +11,7 @@ use crate::wire::dispatch::encode_reply;
 use crate::wire::hello::GreetingError;
 use crate::wire::{
     CallId, CloseCode, ExpertCall, Failure, FailureCode, FrameDecoder, FrameKind, Hello, MAX_CALLS_IN_FLIGHT,
-    PROTOCOL_VERSION, Refusal, Welcome, WireError,
+    PROTOCOL_VERSION, Refusal, Welcome, WireError, WorkerTimes,
 };
 
 /// Why a worker's end of a link is over.
@@ -60,7 +60,8 @@ pub struct Server {
     offer: Arc<Welcome>,
     state: State,
     decoder: FrameDecoder,
-    calls: VecDeque<ExpertCall>,
+    /// Each with the time of its arrival.
+    calls: VecDeque<(ExpertCall, Instant)>,
     spares: Vec<ExpertCall>,
     sums: Vec<f32>,
     out: BytesMut,
@@ -92,14 +93,14 @@ impl Server {
 
     // # Events in
 
-    /// Bytes from the coordinator, in order, split anyhow.
-    pub fn handle_bytes(&mut self, mut bytes: &[u8]) {
+    /// Bytes from the coordinator, in order, split anyhow; `now` is when they came.
+    pub fn handle_bytes(&mut self, mut bytes: &[u8], now: Instant) {
         while self.end().is_none() {
             match self.decoder.handle_bytes(bytes) {
                 Ok(taken) => bytes = &bytes[taken..],
                 Err(error) => return self.close(ServerEnd::PeerMisbehaved(error)),
             }
-            match self.take_frame() {
+            match self.take_frame(now) {
                 Ok(false) if bytes.is_empty() => return,
                 Ok(_) => {}
                 Err(end) => return self.close(end),
@@ -130,13 +131,16 @@ impl Server {
     ///
     /// `clock` is read before and after the bank runs.
     pub fn run_next(&mut self, bank: &mut dyn ExpertBank, clock: impl Fn() -> Instant) -> bool {
-        let Some(call) = self.calls.pop_front() else { return false };
+        let Some((call, arrived)) = self.calls.pop_front() else { return false };
         let batch = call.batch();
         let began = clock();
         let answer = match bank.run(&batch, &mut self.sums) {
             Ok(()) if self.sums.len() == call.rows() * batch.hidden => {
-                let compute = clock().saturating_duration_since(began);
-                encode_reply(&mut self.out, call.id(), batch.layer, batch.hidden, &self.sums, compute)
+                let times = WorkerTimes {
+                    queue: began.saturating_duration_since(arrived),
+                    compute: clock().saturating_duration_since(began),
+                };
+                encode_reply(&mut self.out, call.id(), batch.layer, batch.hidden, &self.sums, times)
                     .map_err(|error| (FailureCode::Backend, error.to_string()))
             }
             Ok(()) => {
@@ -158,7 +162,7 @@ impl Server {
         if self.end().is_some() {
             return;
         }
-        while let Some(call) = self.calls.pop_front() {
+        while let Some((call, _)) = self.calls.pop_front() {
             self.fail(call.id(), FailureCode::Draining, "worker is about to end");
         }
         if matches!(self.state, State::Greeting(_)) {
@@ -208,7 +212,7 @@ impl Server {
         self.answered
     }
 
-    fn take_frame(&mut self) -> Result<bool, ServerEnd> {
+    fn take_frame(&mut self, now: Instant) -> Result<bool, ServerEnd> {
         let mut call = self.spares.pop().unwrap_or_default();
         let kind = self.decoder.poll_frame(call.frame_mut());
         match (&self.state, kind) {
@@ -217,7 +221,7 @@ impl Server {
                 return Ok(false);
             }
             (State::Greeting(_), Some(FrameKind::Hello)) => self.greet(call.frame_mut().as_bytes())?,
-            (State::Ready, Some(FrameKind::Call)) => return self.take_call(call).map(|()| true),
+            (State::Ready, Some(FrameKind::Call)) => return self.take_call(call, now).map(|()| true),
             (_, Some(kind)) => return Err(ServerEnd::Unexpected(kind)),
         }
         self.keep(call);
@@ -247,7 +251,7 @@ impl Server {
     }
 
     /// Queues a call, or refuses it. Only a call without an id ends the link.
-    fn take_call(&mut self, mut call: ExpertCall) -> Result<(), ServerEnd> {
+    fn take_call(&mut self, mut call: ExpertCall, now: Instant) -> Result<(), ServerEnd> {
         let refusal = match call.parse() {
             Err(error) => Some((FailureCode::BadShape, error.to_string())),
             Ok(()) => self.objection(&call.batch()).or_else(|| {
@@ -256,7 +260,7 @@ impl Server {
             }),
         };
         match refusal {
-            None => self.calls.push_back(call),
+            None => self.calls.push_back((call, now)),
             Some((code, message)) => {
                 let (needed, got) = (size_of::<u64>() as u64, 0);
                 let id = call.claimed_id();

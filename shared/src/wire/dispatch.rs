@@ -4,7 +4,8 @@
 //! call    id u64, layer u16, activation u8, flags u8 = 0, rows u32, hidden u32, slots u32        24 bytes
 //!         weights f32[slots], counts u16[rows], experts u16[slots], zeros up to a multiple of 8
 //!         rows [rows, hidden], bf16 or f32
-//! reply   id u64, layer u16, reserved u16 = 0, rows u32, hidden u32, microseconds of compute u32 24 bytes
+//! reply   id u64, layer u16, microseconds in the queue u16, rows u32, hidden u32,
+//!         microseconds of compute u32                                                            24 bytes
 //!         rows [rows, hidden], f32
 //! ```
 //!
@@ -54,24 +55,33 @@ pub fn encode_call(out: &mut BytesMut, id: CallId, batch: &ExpertBatch<'_>) -> R
     Ok(())
 }
 
-/// Appends a reply's frame: `sums` is `[rows, hidden]` for the call's rows. `compute` is what the bank took.
+/// Where a call's time went at the worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WorkerTimes {
+    /// From the call's arrival to its turn. On the wire up to 65,535 µs; longer waits read as that.
+    pub queue: Duration,
+    /// What the bank took. On the wire to the microsecond.
+    pub compute: Duration,
+}
+
+/// Appends a reply's frame: `sums` is `[rows, hidden]` for the call's rows.
 pub fn encode_reply(
     out: &mut BytesMut,
     id: CallId,
     layer: LayerId,
     hidden: usize,
     sums: &[f32],
-    compute: Duration,
+    times: WorkerTimes,
 ) -> Result<(), WireError> {
     let rows = sums.len().checked_div(hidden).filter(|rows| rows * hidden == sums.len());
     let rows = rows.ok_or(WireError::Empty("reply width"))?;
     begin_frame(out, FrameKind::Reply, HEADER + size_of_val(sums))?;
     out.put_u64_le(id.0);
     out.put_u16_le(layer.0);
-    out.put_u16_le(0);
+    out.put_u16_le(u16::try_from(times.queue.as_micros()).unwrap_or(u16::MAX));
     out.put_u32_le(fit("rows", rows)?);
     out.put_u32_le(fit("hidden", hidden)?);
-    out.put_u32_le(u32::try_from(compute.as_micros()).unwrap_or(u32::MAX));
+    out.put_u32_le(u32::try_from(times.compute.as_micros()).unwrap_or(u32::MAX));
     out.put_slice(bytemuck::cast_slice(sums));
     Ok(())
 }
@@ -182,7 +192,7 @@ pub struct ExpertReply {
     layer: LayerId,
     rows: usize,
     hidden: usize,
-    compute: Duration,
+    times: WorkerTimes,
 }
 
 impl ExpertReply {
@@ -197,11 +207,9 @@ impl ExpertReply {
         let mut header = Reader::header("reply", payload)?;
         self.id = CallId(u64::from_le_bytes(header.take()));
         self.layer = LayerId(u16::from_le_bytes(header.take()));
-        if u16::from_le_bytes(header.take()) != 0 {
-            return Err(WireError::NotZero("reserved bytes of a reply"));
-        }
+        self.times.queue = Duration::from_micros(u16::from_le_bytes(header.take()).into());
         let (rows, hidden) = (header.take_u32(), header.take_u32());
-        self.compute = Duration::from_micros(header.take_u32().into());
+        self.times.compute = Duration::from_micros(header.take_u32().into());
         let needed = u64::from(rows) * u64::from(hidden);
         let needed = needed.checked_mul(size_of::<f32>() as u64).and_then(|n| n.checked_add(HEADER as u64));
         let got = payload.len() as u64;
@@ -232,9 +240,9 @@ impl ExpertReply {
         self.hidden
     }
 
-    /// Time the worker's bank took, to the microsecond.
-    pub fn compute(&self) -> Duration {
-        self.compute
+    /// Where its time went at the worker.
+    pub fn times(&self) -> WorkerTimes {
+        self.times
     }
 
     /// `[rows, hidden]`, row-major: `Σ weightᵢ · expertᵢ(x)` over the shard's experts. May hold NaN or infinity.

@@ -40,7 +40,7 @@ pub mod frame;
 pub mod hello;
 
 pub use close::CloseCode;
-pub use dispatch::{CallId, ExpertCall, ExpertReply};
+pub use dispatch::{CallId, ExpertCall, ExpertReply, WorkerTimes};
 pub use error::WireError;
 pub use failure::{Failure, FailureCode};
 pub use frame::{FrameBuffer, FrameDecoder, FrameKind};

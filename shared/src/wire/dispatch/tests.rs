@@ -49,13 +49,14 @@ fn a_call_round_trips_with_aligned_rows() {
 fn a_reply_round_trips_and_passes_non_finite_sums_on() {
     let sums = [1.0, f32::INFINITY, -0.0, 3.5, f32::MIN_POSITIVE, 9.0];
     let mut out = BytesMut::new();
-    encode_reply(&mut out, CallId(3), LayerId(2), 3, &sums, Duration::from_micros(321)).unwrap();
+    let times = WorkerTimes { queue: Duration::from_micros(45), compute: Duration::from_micros(321) };
+    encode_reply(&mut out, CallId(3), LayerId(2), 3, &sums, times).unwrap();
     let mut reply = ExpertReply::default();
     assert_eq!(framed(&out, reply.frame_mut()), FrameKind::Reply);
     reply.parse().unwrap();
     assert_eq!((reply.id(), reply.layer(), reply.rows(), reply.hidden()), (CallId(3), LayerId(2), 2, 3));
     assert_eq!(reply.sums(), sums);
-    assert_eq!(reply.compute(), Duration::from_micros(321));
+    assert_eq!(reply.times(), times);
 }
 
 #[test]
@@ -101,14 +102,14 @@ fn a_call_that_contradicts_itself_is_refused() {
 #[test]
 fn a_reply_whose_sizes_overflow_is_refused() {
     let mut out = BytesMut::new();
-    encode_reply(&mut out, CallId(3), LayerId(2), 2, &[1.0, 2.0], Duration::ZERO).unwrap();
+    encode_reply(&mut out, CallId(3), LayerId(2), 2, &[1.0, 2.0], WorkerTimes::default()).unwrap();
     let mut bytes = out.to_vec();
     bytes[FRAME_HEADER + 12..FRAME_HEADER + 20].fill(255);
     let mut reply = ExpertReply::default();
     framed(&bytes, reply.frame_mut());
     assert!(matches!(reply.parse(), Err(WireError::Length { message: "reply", .. })));
-    assert!(encode_reply(&mut out, CallId(3), LayerId(2), 0, &[], Duration::ZERO).is_err());
-    assert!(encode_reply(&mut out, CallId(3), LayerId(2), 2, &[1.0], Duration::ZERO).is_err());
+    assert!(encode_reply(&mut out, CallId(3), LayerId(2), 0, &[], WorkerTimes::default()).is_err());
+    assert!(encode_reply(&mut out, CallId(3), LayerId(2), 2, &[1.0], WorkerTimes::default()).is_err());
 }
 
 prop_compose! {
