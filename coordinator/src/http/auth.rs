@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 use subtle::{Choice, ConstantTimeEq};
 
 use super::error::Fault;
+use super::page;
 use super::state::SharedApp;
 
 /// The keys that open the server. None: it is open.
@@ -93,8 +94,9 @@ impl std::fmt::Debug for Keys {
 /// Lets requests with a key through, and those that need none: probes and preflights.
 pub async fn check(State(app): State<SharedApp>, request: Request, next: Next) -> Response {
     let keys = &app.options.keys;
-    let probe =
-        OPEN.contains(&request.uri().path()) && matches!(*request.method(), Method::GET | Method::HEAD);
+    let path = request.uri().path();
+    let open = OPEN.contains(&path) || path.starts_with(page::PARTS);
+    let probe = open && matches!(*request.method(), Method::GET | Method::HEAD);
     if keys.is_empty() || probe || request.method() == Method::OPTIONS {
         return next.run(request).await;
     }
@@ -108,8 +110,8 @@ pub async fn check(State(app): State<SharedApp>, request: Request, next: Next) -
     }
 }
 
-/// Paths anybody may look at: whether the server is there, and whether it is well.
-const OPEN: [&str; 2] = ["/", "/health"];
+/// Paths anybody may look at, besides the page's parts: whether the server is there, and whether it is well.
+const OPEN: [&str; 3] = ["/", "/health", "/cluster"];
 
 #[cfg(test)]
 mod tests {
