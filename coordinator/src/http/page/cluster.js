@@ -96,11 +96,11 @@ function micros(value) {
 }
 
 function bytes(value) {
-  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+  const units = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
   let unit = 0;
-  while (value >= 1024 && unit + 1 < units.length) {
-    value /= 1024;
+  while (value >= 1000 && unit + 1 < units.length) {
+    value /= 1000;
     unit += 1;
   }
-  return `${value.toFixed(unit && value < 100 ? 1 : 0)} ${units[unit]}`;
+  return `${value.toFixed(unit ? 1 : 0)} ${units[unit]}`;
 }

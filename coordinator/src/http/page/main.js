@@ -17,6 +17,8 @@ let abort = null;
 let asking = null;
 let server = null;
 let thinkingChosen = false;
+// Whether the reader is at the end of the conversation, and so is to stay there.
+let atEnd = true;
 
 // --- sending ------------------------------------------------------------------------------------
 
@@ -47,7 +49,7 @@ async function answer() {
   } catch (error) {
     if (running !== abort) return;
     if (running.signal.aborted) conclude(shown, seen, ["Stopped."]);
-    else if (error.status === 401) askKey(shown);
+    else if (error.status === 401) askKey(shown, error.message);
     else fail(shown, error.message);
   } finally {
     if (running === abort) {
@@ -143,8 +145,9 @@ function giveResults(results) {
   answer();
 }
 
-function askKey(shown) {
+function askKey(shown, why) {
   shown.root.remove();
+  element("why").textContent = why;
   element("unlock").hidden = false;
   element("key").value = "";
   element("key").focus();
@@ -155,18 +158,21 @@ function askKey(shown) {
 function add(node) {
   element("welcome")?.remove();
   log.append(node);
-  log.scrollTop = log.scrollHeight;
+  atEnd = true;
+  follow();
 }
 
 /** Keeps the end in sight, unless the reader has scrolled away from it. */
 function follow() {
-  if (log.scrollHeight - log.scrollTop - log.clientHeight < 120) log.scrollTop = log.scrollHeight;
+  if (atEnd) log.scrollTop = log.scrollHeight;
 }
 
 function busy(on) {
   element("stop").hidden = !on;
   element("send").hidden = on;
-  if (!on) draft.focus({ preventScroll: true });
+  // Where there is a keyboard of glass, it comes when it is asked for.
+  if (on || !matchMedia("(hover: hover)").matches) return;
+  (asking?.form.querySelector("textarea") ?? draft).focus({ preventScroll: true });
 }
 
 /** A message instead of a result: the form for results goes. */
@@ -209,6 +215,10 @@ element("composer").addEventListener("submit", (event) => {
   draft.value = "";
   grow();
   send(text);
+});
+
+log.addEventListener("scroll", () => {
+  atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 48;
 });
 
 draft.addEventListener("input", grow);

@@ -5,7 +5,10 @@ import { show } from "./markdown.js";
 /** What the user said. */
 export function userMessage(text) {
   const root = article("user", "You");
-  root.append(make("p", "said", text));
+  const said = make("p", "said", text);
+  // Long ones scroll by themselves, with keys too.
+  said.tabIndex = 0;
+  root.append(said);
   return root;
 }
 
