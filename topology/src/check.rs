@@ -9,7 +9,7 @@ use crate::fault::Fault;
 use crate::file::{File, WorkerTable};
 use crate::node::NodeName;
 use crate::table::At;
-use crate::topology::{Coordinator, DEFAULT_CONTEXT, Topology, Worker};
+use crate::topology::{Coordinator, Topology, Worker};
 
 /// Adds every fault that lies between fields.
 pub(crate) fn cross(file: &File, faults: &mut Vec<Fault>) {
@@ -30,7 +30,7 @@ pub(crate) fn topology(file: File, path: Option<PathBuf>) -> Option<Topology> {
             memory: None,
             shard: None,
             experts: None,
-            context: DEFAULT_CONTEXT,
+            context: None,
         },
         Some(table) => Coordinator {
             line: table.line,
@@ -38,7 +38,7 @@ pub(crate) fn topology(file: File, path: Option<PathBuf>) -> Option<Topology> {
             memory: table.memory,
             shard: table.shard.map(|shard| shard.value),
             experts: table.experts.map(|experts| experts.value),
-            context: table.context.unwrap_or(DEFAULT_CONTEXT),
+            context: table.context,
         },
     };
     let workers = file.workers.into_iter().map(worker).collect::<Option<_>>()?;

@@ -100,8 +100,11 @@ pub enum AttentionFactorArg {
 #[command(group = ArgGroup::new("form"))]
 pub struct GenerateArgs {
     /// The text
-    #[arg(long, short, value_name = "TEXT", allow_hyphen_values = true)]
-    pub prompt: String,
+    #[arg(long, short, value_name = "TEXT", allow_hyphen_values = true, required_unless_present = "stray")]
+    pub prompt: Option<String>,
+    /// What stands there without a flag: taken only to say where it belongs
+    #[arg(hide = true)]
+    pub stray: Vec<String>,
     /// Most new tokens
     #[arg(long, short = 'n', value_name = "N", default_value_t = 128)]
     pub max_tokens: usize,

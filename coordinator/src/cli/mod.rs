@@ -1,7 +1,7 @@
 //! The command line: three steps, [`args`] → [`cluster`] → a command.
 //!
 //! - [`args`]: flags as plain data
-//! - [`cluster`]: a model and its shards, ready to run, from a topology file or in loopback
+//! - [`cluster`]: a model and its shards, ready to run, from a topology file or in loopback; [`loading`]: how far it is
 //! - [`serve`]: no command: the API
 //! - [`generate`], [`verify`], [`eval`], [`inspect`], [`keygen`]: the commands
 //! - [`quic`]: from a topology file to connected shards
@@ -16,6 +16,7 @@ pub mod failure;
 pub mod generate;
 pub mod inspect;
 pub mod keygen;
+pub mod loading;
 pub mod output;
 pub mod quic;
 pub mod serve;
