@@ -3,6 +3,7 @@
 //! - [`args`]: flags as plain data
 //! - [`cluster`]: a model and its shards, ready to run, from a topology file or in loopback; [`loading`]: how far it is
 //! - [`serve`]: no command: the API
+//! - [`chat`]: a talk over the API of a running server
 //! - [`generate`], [`verify`], [`eval`], [`inspect`], [`keygen`]: the commands
 //! - [`quic`]: from a topology file to connected shards
 //! - [`output`], [`failure`]: what went wrong, in one message and an exit code
@@ -10,6 +11,7 @@
 //! stdout carries data only; everything said to a person goes to stderr.
 
 pub mod args;
+pub mod chat;
 pub mod cluster;
 pub mod eval;
 pub mod failure;
@@ -37,6 +39,7 @@ pub fn main() -> ExitCode {
     match run(&args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(failure) if failure.is_quiet() => ExitCode::from(failure.code()),
         Err(failure) => {
             logging::error(&failure);
             ExitCode::from(failure.code())
@@ -48,6 +51,7 @@ fn run(args: &Args) -> Result<(), Failure> {
     match &args.command {
         None => serve::run(args, &args.serve),
         Some(Command::Generate(generate)) => generate::run(args, generate),
+        Some(Command::Chat(chat)) => chat::run(chat),
         Some(Command::Verify(verify)) => verify::run(args, verify),
         Some(Command::Eval(eval)) => eval::run(args, eval),
         Some(Command::Inspect(inspect)) => inspect::run(args, inspect),

@@ -1,7 +1,7 @@
 //! No subcommand: serves the API. HTTP has a thread and a runtime of its own; the thread that calls [`run`] becomes
 //! the engine's, because MLX wants one thread for all of its life.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -88,6 +88,12 @@ pub enum Switch {
     On,
     /// No
     Off,
+}
+
+impl Display for Switch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if *self == Self::On { "on" } else { "off" })
+    }
 }
 
 /// Runs the command.

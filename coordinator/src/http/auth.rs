@@ -48,10 +48,7 @@ impl Keys {
     /// [`KeyFileError`].
     pub fn load(path: &Path) -> Result<Self, KeyFileError> {
         let name = path.display().to_string();
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| KeyFileError::Unreadable { path: name.clone(), error })?;
-        let keys =
-            Self::new(text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')));
+        let keys = Self::new(keys_of(&read(path)?));
         if keys.is_empty() { Err(KeyFileError::Empty(name)) } else { Ok(keys) }
     }
 
@@ -89,6 +86,25 @@ impl std::fmt::Debug for Keys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} keys", self.0.len())
     }
+}
+
+/// The first key of a file, for clients.
+///
+/// # Errors
+/// [`KeyFileError`].
+pub fn first_key(path: &Path) -> Result<String, KeyFileError> {
+    let text = read(path)?;
+    let first = keys_of(&text).next().map(str::to_owned);
+    first.ok_or_else(|| KeyFileError::Empty(path.display().to_string()))
+}
+
+fn read(path: &Path) -> Result<String, KeyFileError> {
+    let unreadable = |error| KeyFileError::Unreadable { path: path.display().to_string(), error };
+    std::fs::read_to_string(path).map_err(unreadable)
+}
+
+fn keys_of(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'))
 }
 
 /// Lets requests with a key through, and those that need none: probes and preflights.
@@ -145,6 +161,7 @@ mod tests {
         assert!(matches!(Keys::load(&path), Err(KeyFileError::Empty(_))));
         std::fs::write(&path, "# mine\n one \n").expect("writes");
         assert!(Keys::load(&path).expect("has one").has("one"));
+        assert_eq!(first_key(&path).expect("has one"), "one");
         assert!(matches!(Keys::load(&dir.path().join("x")), Err(KeyFileError::Unreadable { .. })));
     }
 }

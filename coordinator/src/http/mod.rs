@@ -37,7 +37,7 @@ pub mod thinking;
 pub mod turn;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::any::Any;
 use std::io;

@@ -13,5 +13,5 @@ mod messages;
 mod prompts;
 mod refusals;
 mod responses;
-mod rig;
+pub(crate) mod rig;
 mod stream;
