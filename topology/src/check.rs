@@ -24,14 +24,7 @@ pub(crate) fn cross(file: &File, faults: &mut Vec<Fault>) {
 /// The topology of a file without faults; `None` where something needed is absent.
 pub(crate) fn topology(file: File, path: Option<PathBuf>) -> Option<Topology> {
     let coordinator = match file.coordinator {
-        None => Coordinator {
-            line: 1,
-            pin: None,
-            memory: None,
-            shard: None,
-            experts: None,
-            context: None,
-        },
+        None => Coordinator { line: 1, pin: None, memory: None, shard: None, experts: None, context: None },
         Some(table) => Coordinator {
             line: table.line,
             pin: table.pin.map(|pin| pin.value),

@@ -41,7 +41,7 @@ enum Place {
     /// In this process.
     Loopback { shards: usize, over_quic: bool },
     /// Where a topology file says.
-    Topology(Topology),
+    Topology(Box<Topology>),
 }
 
 /// Opens the cluster that the flags ask for. `default_model` stands in where no flag or file names a checkpoint;
@@ -68,9 +68,13 @@ pub fn open(
     let mut experts = Experts::new(&owners, links, local).map_err(Failure::failed)?;
     for shard in experts.shard_status() {
         let took = took.iter().find(|(id, _)| *id == shard.shard);
-        let took = took.map_or_else(String::new, |(_, took)| format!(", loaded in {:.1} s", took.as_secs_f64()));
+        let took =
+            took.map_or_else(String::new, |(_, took)| format!(", loaded in {:.1} s", took.as_secs_f64()));
         let bytes = Bytes(shard.resident_bytes);
-        info!("{} ({}): experts {}, {bytes} on {}{took}", shard.shard, shard.address, shard.range, shard.backend);
+        info!(
+            "{} ({}): experts {}, {bytes} on {}{took}",
+            shard.shard, shard.address, shard.range, shard.backend
+        );
     }
     let chunk = args.chunk.unwrap_or(DEFAULT_CHUNK);
     Ok(Cluster { dir, opened, model, experts, chunk })
@@ -127,7 +131,7 @@ fn place(args: &ClusterArgs) -> Result<Place, Failure> {
             let file = Locate::from_process(args.topology.clone()).find().map_err(|e| {
                 Failure::usage(format!("{e}\nto run everything in this process: --loopback --model DIR"))
             })?;
-            Topology::load(&file).map(Place::Topology).map_err(Failure::usage)
+            Topology::load(&file).map(|topology| Place::Topology(Box::new(topology))).map_err(Failure::usage)
         }
     }
 }

@@ -108,6 +108,8 @@ pub fn run(args: &Args, serve: &ServeArgs) -> Result<(), Failure> {
     let addresses: Vec<SocketAddr> =
         listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
     let server = Server::start(app.clone(), listeners, Duration::from_secs(serve.drain))?;
+    let all: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    info!("accepting requests on {}; they are answered once the model is loaded", all.join(", "));
     let watch = |loading| app.set_loading(loading);
     let cluster = cluster::open(&args.cluster, cluster::native_activation(), None, &watch)?;
     // What is free now, with the weights in place; half of it is left to everything else.
@@ -233,7 +235,11 @@ struct Server {
 }
 
 impl Server {
-    fn start(app: SharedApp, listeners: Vec<std::net::TcpListener>, drain: Duration) -> Result<Self, Failure> {
+    fn start(
+        app: SharedApp,
+        listeners: Vec<std::net::TcpListener>,
+        drain: Duration,
+    ) -> Result<Self, Failure> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(HTTP_THREADS)
             .thread_name("http")
@@ -401,7 +407,13 @@ mod tests {
             "both",
             "--cors",
             "*",
+            "--request-timeout",
+            "90",
+            "--drain",
+            "25",
         ]);
+        assert_eq!((plain.request_timeout, plain.drain), (None, 300));
+        assert_eq!((serve.request_timeout.map(NonZeroU32::get), serve.drain), (Some(90), 25));
         assert_eq!(serve.listen.len(), 2);
         assert_eq!(serve.kv_memory.map(|bytes| bytes.0), Some(12 << 30));
         assert_eq!((serve.sse_keepalive, serve.thinking), (KeepAliveStyle::Chunk, Some(Switch::Off)));

@@ -74,9 +74,11 @@ impl Client {
         let uri: Uri = whole.parse().map_err(|_| bad())?;
         // Base URLs are often given as OpenAI's clients want them.
         let plain = matches!(uri.path().trim_end_matches('/'), "" | "/v1");
-        let authority = uri.authority().filter(|_| plain && uri.scheme_str() == Some("http")).ok_or_else(bad)?;
+        let authority =
+            uri.authority().filter(|_| plain && uri.scheme_str() == Some("http")).ok_or_else(bad)?;
         let bearer = |key| {
-            let mut value = HeaderValue::from_str(&format!("Bearer {key}")).map_err(|_| ClientError::BadKey)?;
+            let mut value =
+                HeaderValue::from_str(&format!("Bearer {key}")).map_err(|_| ClientError::BadKey)?;
             value.set_sensitive(true);
             Ok(value)
         };
@@ -120,12 +122,7 @@ impl Client {
         Ok(Stream::new(self.base.clone(), response.into_body()))
     }
 
-    async fn send(
-        &self,
-        method: Method,
-        path: &str,
-        body: Bytes,
-    ) -> Result<Response<Body>, ClientError> {
+    async fn send(&self, method: Method, path: &str, body: Bytes) -> Result<Response<Body>, ClientError> {
         let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
         if let Some(key) = &self.key {
             request = request.header(AUTHORIZATION, key);

@@ -86,7 +86,9 @@ fn message_from_pipe() -> Result<String, Failure> {
         return Err(Failure::usage(format!("stdin: the message is longer than {PIPE_LIMIT} bytes")));
     }
     if message.trim().is_empty() {
-        return Err(Failure::usage("stdin is no terminal and holds no message: echo 'MESSAGE' | laguna-coord chat"));
+        return Err(Failure::usage(
+            "stdin is no terminal and holds no message: echo 'MESSAGE' | laguna-coord chat",
+        ));
     }
     Ok(message.trim_end().to_owned())
 }

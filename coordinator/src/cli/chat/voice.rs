@@ -108,7 +108,11 @@ impl Telling {
                 self.token();
                 self.stop_thinking();
                 self.newest = text.chars().next_back().or(self.newest);
-                if self.voice.guarded { output::data(&harmless(&text))? } else { output::data(&text)? }
+                if self.voice.guarded {
+                    output::data(&harmless(&text))?
+                } else {
+                    output::data(&text)?
+                }
                 self.content.push_str(&text);
             }
             Delta::Finish(reason) => self.cut = reason == "length",
@@ -171,7 +175,8 @@ fn figures(usage: Usage, first: Option<Duration>, decode: Option<Duration>) -> S
 
 /// Text that moves no cursor and rings no bell.
 fn harmless(text: &str) -> String {
-    let shown = |c: char| if c.is_control() && !matches!(c, '\n' | '\t') { char::REPLACEMENT_CHARACTER } else { c };
+    let shown =
+        |c: char| if c.is_control() && !matches!(c, '\n' | '\t') { char::REPLACEMENT_CHARACTER } else { c };
     text.chars().map(shown).collect()
 }
 
@@ -192,6 +197,9 @@ mod tests {
             figures(usage, first, decode),
             "9 prompt tokens (3 cached) · 11 new · first after 0.2 s · 5.0 tok/s"
         );
-        assert_eq!(figures(Usage { completion: 1, ..usage }, None, decode), "9 prompt tokens (3 cached) · 1 new");
+        assert_eq!(
+            figures(Usage { completion: 1, ..usage }, None, decode),
+            "9 prompt tokens (3 cached) · 1 new"
+        );
     }
 }

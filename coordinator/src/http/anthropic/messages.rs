@@ -1,9 +1,9 @@
 //! `/v1/messages`.
 
-use axum::{Extension, Json};
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 
 use super::blocks::{self, Blocks};
 use super::request;

@@ -1,9 +1,9 @@
 //! `/v1/completions`: text that goes on.
 
-use axum::{Extension, Json};
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use serde_json::{Value, json};
 
 use crate::chat::Event as Said;

@@ -8,10 +8,10 @@ pub mod request;
 pub mod stream;
 pub mod whole;
 
-use axum::{Extension, Json};
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use serde_json::{Value, json};
 
 use crate::http::error::Fault;

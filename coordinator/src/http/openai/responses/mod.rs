@@ -6,10 +6,10 @@
 pub mod request;
 pub mod story;
 
-use axum::{Extension, Json};
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 
 use crate::http::error::Fault;
 use crate::http::journal::Served;
