@@ -5,6 +5,7 @@
 //! - [`run`]: one process: arguments, deadline, captured output, signals; no test can hang on it
 //! - [`cluster`]: a folder with a topology, keys and ports; workers started from it
 //! - [`api`]: a coordinator that serves, and requests to it
+//! - [`http`]: a serving coordinator, asked byte by byte
 //! - [`models`]: bundled checkpoints, and copies with one thing wrong
 //! - [`outputs`]: safetensors files compared bit by bit
 //! - [`raw`]: a peer with the right key that sends any bytes
@@ -16,6 +17,7 @@
 pub mod api;
 pub mod cluster;
 pub mod forge;
+pub mod http;
 pub mod models;
 pub mod outputs;
 pub mod programs;

@@ -5,7 +5,7 @@
 
 use std::ffi::OsStr;
 use std::fs::OpenOptions;
-use std::io::{ErrorKind, Read};
+use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,6 +23,7 @@ pub struct Run {
     home: TempDir,
     deadline: Duration,
     reader: Reader,
+    input: Option<String>,
 }
 
 /// What the test does with the process's stdout.
@@ -60,7 +61,7 @@ impl Run {
             command.env_remove(name);
         }
         command.env("HOME", home.path()).current_dir(home.path()).stdin(Stdio::null());
-        Self { command, home, deadline: PATIENCE, reader: Reader::Patient }
+        Self { command, home, deadline: PATIENCE, reader: Reader::Patient, input: None }
     }
 
     /// One more argument.
@@ -98,6 +99,14 @@ impl Run {
         self
     }
 
+    /// What it reads on stdin; nothing if this is not called.
+    #[must_use]
+    pub fn stdin(mut self, text: &str) -> Self {
+        self.input = Some(text.to_owned());
+        self.command.stdin(Stdio::piped());
+        self
+    }
+
     /// The reader of its stdout goes away after the first bytes.
     #[must_use]
     pub fn reader_leaves(mut self) -> Self {
@@ -130,6 +139,10 @@ impl Run {
         };
         let child = self.command.stdout(stdout).stderr(Stdio::piped()).spawn();
         let mut child = child.unwrap_or_else(|error| panic!("{what}: {error}"));
+        if let (Some(text), Some(mut pipe)) = (self.input, child.stdin.take()) {
+            // By a thread: a long text does not fit the pipe. A process that reads none of it is no fault here.
+            thread::spawn(move || pipe.write_all(text.as_bytes()));
+        }
         let stdout = match (self.reader, child.stdout.take()) {
             (Reader::Patient, Some(pipe)) => Capture::until_enough(pipe, usize::MAX),
             (Reader::Leaving, Some(pipe)) => Capture::until_enough(pipe, 1),

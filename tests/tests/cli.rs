@@ -30,7 +30,7 @@ fn every_command_has_help_on_stdout() {
         finished.text()
     };
     let top = help(&["--help"]);
-    for command in ["generate", "verify", "eval", "inspect", "keygen"] {
+    for command in ["generate", "chat", "verify", "eval", "inspect", "keygen"] {
         assert!(top.contains(command), "{command}: {top}");
         let text = help(&[command, "--help"]);
         assert!(text.contains(&format!("Usage: laguna-coord {command}")), "{text}");
@@ -59,7 +59,11 @@ fn mistakes_in_flags_are_exit_code_2() {
         (&[], &["no topology file found", "--loopback --model DIR"]),
         (&["dance"], &["dance"]),
         (&["generate", "--loopback", "-m", nano], &["--prompt"]),
+        (&["generate", "--loopback", "-m", nano, "say something"], &["generate -p \"say something\""]),
+        (&["generate", "--loopback", "-m", nano, "-p", "say", "something"], &["\"something\"", "quotes"]),
         (&["generate", "--loopback", "-p", "x"], &["--loopback needs --model DIR"]),
+        (&["--loopback", "-m", nano, "--ctx", "4096"], &["--ctx 4096", "2048"]),
+        (&["--loopback", "-m", nano, "--request-timeout", "0"], &["--request-timeout"]),
         (&["generate", "-p", "x"], &["topology.toml", "--loopback --model DIR"]),
         (&["generate", "--loopback", "--loopback-quic", "-m", nano, "-p", "x"], &["exclude each other"]),
         (&["generate", "--loopback", "-t", "f.toml", "-p", "x"], &["--topology", "--loopback"]),
@@ -100,7 +104,7 @@ fn paths_that_are_not_there() {
         (&["verify", "--loopback", "-r", "/nowhere"], &["reference /nowhere: no such folder"]),
         (&["verify", "--loopback", "-m", nano, "-r", empty], &[empty, "expected.safetensors"]),
         (&["inspect", "/nowhere"], &["/nowhere: no such folder"]),
-        (&["inspect", empty], &[empty, "config.json"]),
+        (&["inspect", empty], &[empty, "this folder holds no checkpoint", "config.json"]),
         (&["keygen", "-t", "/nowhere.toml"], &["no topology file /nowhere.toml"]),
         (
             &["eval", "--loopback", "-m", nano, "--prompts", "/nowhere", "--out", "x"],

@@ -1,222 +1,231 @@
-//! A served cluster from a client's seat: sessions that are reused, hang-ups that reach the workers, workers that die
-//! and come back, memory that is refused in numbers. Tests named `report_NN` stand for complaints about other servers:
-//! README.md has the table.
+//! A serving coordinator from outside: its log, its page, its load, its end; and `laguna-coord chat` beside it.
+// In a test a panic is the report.
+#![allow(clippy::unwrap_used)]
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::time::{Duration, Instant};
-
-use laguna_tests::api::ApiServer;
 use laguna_tests::cluster::Cluster;
-use laguna_tests::models::nano;
-use laguna_tests::run::Run;
+use laguna_tests::http::{self, Exchange, get, post};
+use laguna_tests::models;
+use laguna_tests::run::{Run, Running};
 use serde_json::{Value, json};
 
-fn serve(args: &[&str]) -> ApiServer {
-    ApiServer::start(Run::coord(["--loopback=2", "--model"]).arg(nano()).args(args))
+/// A server of nano on a free port, and its address.
+fn serve(flags: &[&str]) -> (Running, String) {
+    let run = Run::coord(["--loopback", "--listen", "127.0.0.1:0", "--model"]).arg(models::nano());
+    let mut server = run.args(flags).start();
+    let address = http::address(&mut server, " on http://");
+    (server, address)
 }
 
-/// A message of about ten tokens for each line.
-fn lines(count: usize) -> String {
-    (0..count).map(|line| format!("def function_{line}(path, number):\n")).collect()
+fn stop(server: Running) -> laguna_tests::run::Finished {
+    server.signal("TERM");
+    server.wait().succeeded()
 }
 
-/// Token ids of a conversation's prompt, as the server itself renders and encodes it.
-fn prompt_ids(server: &ApiServer, messages: &Value) -> Vec<Value> {
-    let (_, rendered) = server.post("/apply-template", &json!({ "messages": messages }));
-    let (_, tokens) =
-        server.post("/tokenize", &json!({ "content": rendered["prompt"], "add_special": false }));
-    tokens["tokens"].as_array().expect("tokens are a list").clone()
+/// The log's lines about requests: `METHOD PATH …`.
+fn requests(stderr: &str) -> Vec<String> {
+    let lines = stderr.lines().filter(|line| ["GET ", "POST "].iter().any(|method| line.contains(method)));
+    lines.map(|line| line.trim().to_owned()).collect()
 }
 
-/// Adds one turn: the assistant's answer and the user's next message. Returns the usage.
-fn turn(server: &ApiServer, messages: &mut Value, next: &str) -> Value {
-    let body = json!({ "messages": messages, "max_tokens": 12, "temperature": 0 });
-    let (status, reply) = server.post("/v1/chat/completions", &body);
-    assert_eq!(status, 200, "{reply}");
-    let list = messages.as_array_mut().expect("messages are a list");
-    list.push(json!({ "role": "assistant", "content": reply["choices"][0]["message"]["content"] }));
-    list.push(json!({ "role": "user", "content": next }));
-    reply["usage"].clone()
-}
-
-fn number(usage: &Value, path: &str) -> usize {
-    let value = usage.pointer(path).and_then(Value::as_u64);
-    value.unwrap_or_else(|| panic!("no {path} in {usage}")) as usize
-}
-
-/// Tokens of a request's prompt that were run, not taken from the cache.
-fn run_of(usage: &Value) -> usize {
-    number(usage, "/prompt_tokens") - number(usage, "/prompt_tokens_details/cached_tokens")
+/// A chat completion that goes on until the context is full.
+fn endless(stream: bool) -> String {
+    let messages = json!([{"role": "user", "content": "def"}]);
+    // Neither stop id can be chosen.
+    let bias = json!({"2": -100, "24": -100});
+    json!({"messages": messages, "temperature": 0, "logit_bias": bias, "stream": stream}).to_string()
 }
 
 #[test]
-fn report_43_a_second_turn_runs_only_its_own_tokens_though_layers_slide() {
-    let server = serve(&[]);
-    let mut messages = json!([{ "role": "user", "content": lines(120) }]);
-    let before = prompt_ids(&server, &messages);
-    // Many times the sliding window of 64: those layers have wrapped.
-    assert!(before.len() > 1000, "{}", before.len());
-    let first = turn(&server, &mut messages, "And now?");
-    assert_eq!(run_of(&first), before.len());
-    let after = prompt_ids(&server, &messages);
-    let shared = before.iter().zip(&after).take_while(|(a, b)| a == b).count();
-    let second = turn(&server, &mut messages, "");
-    assert_eq!(number(&second, "/prompt_tokens"), after.len());
-    // What the answer added is cached too, unless the template writes it in other tokens than the model made.
-    assert!(run_of(&second) <= after.len() - shared, "{second}: {shared} of {} shared", after.len());
-    server.stop().succeeded();
-}
-
-#[test]
-fn report_44_side_requests_do_not_drive_out_the_long_session() {
-    // Room for the long session and some three short ones.
-    let server = serve(&["--kv-memory", "2500KB"]);
-    let mut messages = json!([{ "role": "user", "content": lines(100) }]);
-    turn(&server, &mut messages, "Go on.");
-    for side in 0..12 {
-        let title = json!([
-            { "role": "system", "content": format!("Title number {side}, in few words.") },
-            { "role": "user", "content": lines(12) },
-        ]);
-        turn(&server, &mut title.clone(), "");
-    }
-    let second = turn(&server, &mut messages, "");
-    assert!(run_of(&second) < 60, "{second}");
-    server.stop().succeeded();
-}
-
-/// Calls that each worker has answered, in all.
-fn calls(server: &ApiServer) -> f64 {
-    let page = server.get("/metrics");
-    let lines = page.lines().filter(|line| line.starts_with("laguna_shard_calls_total{"));
-    lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
-}
-
-#[test]
-fn report_45_a_hang_up_stops_the_workers() {
-    let cluster = Cluster::new(&nano(), 2);
-    let _workers = cluster.start_all(&[]);
-    let server = ApiServer::start(cluster.coord(&[]));
-    let body = json!({ "prompt": "def main():\n", "max_tokens": 1900, "temperature": 0, "stream": true });
-    let mut events = server.stream("/v1/completions", &body);
-    assert!(events.next().is_some());
-    drop(events);
-    until(&server, "the request ends", || server.metric("laguna_requests_running") == 0.0);
-    until(&server, "calls are published", || calls(&server) > 0.0);
-    // The status is published about once a second; after that nothing may be added.
-    std::thread::sleep(Duration::from_millis(1500));
-    let settled = calls(&server);
-    std::thread::sleep(Duration::from_millis(1500));
-    assert_eq!(calls(&server), settled);
-    assert_eq!(server.metric("laguna_requests_total{outcome=\"cancelled\"}"), 1.0);
-    assert_eq!(server.metric("laguna_kv_active_bytes"), 0.0);
-    server.stop().succeeded();
-}
-
-#[test]
-fn report_46_a_worker_that_dies_fails_its_request_and_is_taken_back() {
-    let cluster = Cluster::new(&nano(), 2);
-    let mut workers = cluster.start_all(&[]);
-    let server = ApiServer::start(cluster.coord(&[]));
-    let short = json!({ "prompt": "def main():\n", "max_tokens": 16, "temperature": 0 });
-    let text = |reply: &Value| reply["choices"][0]["text"].as_str().unwrap_or_default().to_owned();
-    let (_, whole) = server.post("/v1/completions", &short);
-    let mut long = short.clone();
-    long["max_tokens"] = 1900.into();
-    long["stream"] = true.into();
-
-    let mut events = server.stream("/v1/completions", &long);
-    assert!(events.next().is_some());
-    workers[1].signal("KILL");
-    let last = events.last().expect("the stream says why it ends");
-    assert_eq!(last["error"]["code"], "worker_lost", "{last}");
-    let named = cluster.address(1);
-    assert!(last.to_string().contains(&named), "{last}");
-
-    let (status, refused) = server.post("/v1/completions", &short);
-    assert_eq!(status, 503, "{refused}");
-    assert!(refused.to_string().contains(&named), "{refused}");
-    assert!(server.get("/health").contains(&named));
-
-    workers[1] = cluster.start(1);
-    let deadline = Instant::now() + PATIENCE;
-    let again = loop {
-        let (status, reply) = server.post("/v1/completions", &short);
-        if status == 200 {
-            break reply;
-        }
-        assert!(Instant::now() < deadline, "{reply}");
-        std::thread::sleep(Duration::from_millis(100));
+fn every_request_has_one_line_with_numbers_and_without_words() {
+    let (server, address) = serve(&["--parallel", "1"]);
+    let secret = "SQUEAMISH";
+    let body = |more: Value| {
+        let mut body = json!({"messages": [{"role": "user", "content": secret}], "max_tokens": 4});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body.to_string()
     };
-    assert_eq!(text(&again), text(&whole));
-    server.stop().succeeded();
+    let path = "/v1/chat/completions";
+    let whole = post(&address, &format!("{path}?key={secret}"), &body(json!({})));
+    assert_eq!(whole.status, 200, "{}", whole.body);
+    let id = whole.head.lines().find_map(|line| line.strip_prefix("x-request-id: ")).unwrap().to_owned();
+    post(&address, path, &body(json!({"stream": true})));
+    post(&address, "/v1/messages", &body(json!({})));
+    assert_eq!(post(&address, path, &body(json!({"temperature": secret}))).status, 400);
+    assert_eq!(post(&address, &format!("/{secret}"), "{}").status, 404);
+    assert_eq!(get(&address, "/health").status, 200);
+    let mut left = Exchange::begin(&address, path, &[("x-api-key", secret)], Some(&endless(true)));
+    left.until("\"content\":\"");
+    drop(left);
+    let mut server = server;
+    server.until(|server| server.stderr().contains("cancelled"));
+
+    let stderr = stop(server).stderr;
+    let lines = requests(&stderr);
+    assert_eq!(lines.len(), 6, "{lines:#?}");
+    let first = &lines[0];
+    for part in
+        ["INFO POST /v1/chat/completions 200", "finish=\"length\"", " new=4 ", "ttft_ms=", "tok_s=", &id]
+    {
+        assert!(first.contains(part), "{part}: {first}");
+    }
+    let usage: Value = serde_json::from_str(&whole.body).unwrap();
+    let usage = &usage["usage"];
+    assert!(first.contains(&format!("prompt={} cached=0 new=4", usage["prompt_tokens"])), "{first}");
+    // The same prompt again: the cache has it, and the line says so.
+    assert!(!lines[1].contains("cached=0") && lines[1].contains("200"), "{}", lines[1]);
+    assert!(lines[2].contains("POST /v1/messages 200"), "{}", lines[2]);
+    assert!(
+        lines[3].contains("INFO POST /v1/chat/completions 400 fault=\"invalid_request_error\""),
+        "{}",
+        lines[3]
+    );
+    assert!(lines[4].contains("404 fault=\"not_found_error\""), "{}", lines[4]);
+    assert!(lines[5].contains("POST /v1/chat/completions cancelled prompt="), "{}", lines[5]);
+    // What stands in a path is shown, as it is no secret; a query, a key, a text and a field's value are not.
+    let shown = stderr.matches(secret).count();
+    assert_eq!(shown, 1, "{stderr}");
 }
 
 #[test]
-fn report_47_keys_and_values_have_a_budget_and_are_refused_in_numbers() {
-    let server = serve(&["--kv-memory", "600KB"]);
-    let models: Value = serde_json::from_str(&server.get("/v1/models")).expect("JSON");
-    let context = number(&models, "/data/0/max_model_len");
-    // The checkpoint has 2048; what is served is what there is memory for.
-    assert!(context < 2048, "{models}");
-    let (status, refused) = server.post("/v1/completions", &json!({ "prompt": lines(100), "max_tokens": 8 }));
-    assert_eq!(status, 400, "{refused}");
-    assert_eq!(refused["error"]["code"], "context_length_exceeded");
-    assert!(refused.to_string().contains(&format!("{context} tokens")), "{refused}");
-    // Up to that length everything is kept within the budget, whoever asks at once.
-    std::thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| {
-                let body = json!({ "prompt": lines(8), "max_tokens": 100, "temperature": 0 });
-                let (status, reply) = server.post("/v1/completions", &body);
-                assert_eq!(status, 200, "{reply}");
-            });
+fn browsers_get_the_page_and_everybody_else_a_few_lines() {
+    let (server, address) = serve(&[]);
+    let page = Exchange::begin(&address, "/", &[("accept", "text/html,*/*;q=0.8")], None).finish();
+    assert!(page.head.contains("content-security-policy: default-src 'none'"), "{}", page.head);
+    for part in page.body.split(['"', '\'']).filter(|text| text.starts_with("/page/")) {
+        assert_eq!(get(&address, part).status, 200, "{part}");
+    }
+    assert!(page.body.contains("/page/main.js") && !page.body.contains("http"), "{}", page.body);
+    assert!(get(&address, "/").body.starts_with("nano is served here"));
+    assert_eq!(get(&address, "/page/secrets").status, 404);
+    stop(server);
+}
+
+/// While it loads, the server says how far it is and whom it waits for; `chat` waits with it.
+#[test]
+fn a_load_that_waits_for_workers_names_them_and_chat_waits_too() {
+    let cluster = Cluster::new(&models::nano(), 1);
+    let mut server = cluster.coord(&["--listen", "127.0.0.1:0", "--wait", "100"]).start();
+    let address = http::address(&mut server, "accepting requests on ");
+    let waiting = format!("waiting for shard 0 ({})", cluster.address(0));
+    let body = loop {
+        let reply = get(&address, "/health");
+        assert_eq!(reply.status, 503, "{}", reply.body);
+        assert!(reply.head.contains("retry-after: "), "{}", reply.head);
+        let body: Value = serde_json::from_str(&reply.body).unwrap();
+        assert_eq!(body["status"], "loading");
+        // Before: the trunk, with a share from 0 to 1.
+        if body["loading"] == waiting {
+            break body;
         }
-    });
-    let held = server.metric("laguna_kv_active_bytes") + server.metric("laguna_kv_cached_bytes");
-    assert!(held <= server.metric("laguna_kv_budget_bytes"), "{held}");
-    server.stop().succeeded();
+        let share = body["progress"].as_f64();
+        assert!(share.is_none_or(|share| (0.0..=1.0).contains(&share)), "{body}");
+    };
+    assert_eq!(body["progress"], Value::Null);
+    let message = body["error"]["message"].as_str().unwrap();
+    assert_eq!(message, format!("the model is loading: {waiting}"));
+    let looked = get(&address, "/cluster");
+    assert_eq!((looked.status, looked.body.contains(&waiting)), (200, true), "{}", looked.body);
+    let page = Exchange::begin(&address, "/", &[("accept", "text/html")], None).finish();
+    assert_eq!(page.status, 200);
+
+    let mut chat = Run::coord(["chat", "-n", "3", "--url", &address]).stdin("def f(x):").start();
+    chat.until(|chat| chat.stderr().contains("the server is loading: waiting for shard 0"));
+    let worker = cluster.worker(0).start();
+    let answered = chat.wait().succeeded();
+    assert!(answered.text().len() > 1, "{:?}", answered.text());
+    stop(server);
+    stop(worker);
 }
 
 #[test]
-fn report_48_both_loopback_addresses_answer_by_default() {
-    let default: [SocketAddr; 2] = [([127, 0, 0, 1], 8080).into(), ([0, 0, 0, 0, 0, 0, 0, 1], 8080).into()];
-    let blocker = TcpListener::bind(default[0]);
-    let run = Run::coord(["--loopback=1", "--model"]).arg(nano());
-    if blocker.is_ok() {
-        // A port that is taken is named, with the way out.
-        Run::coord(["--loopback=1", "--model"])
-            .arg(nano())
-            .finish()
-            .failed(1)
-            .says(&["127.0.0.1:8080", "--listen"]);
-    }
-    let ours = blocker.is_ok();
-    drop(blocker);
-    if !ours {
-        // Somebody else's server is there, and stays.
-        run.finish().failed(1).says(&["127.0.0.1:8080", "--listen"]);
-        return;
-    }
-    let mut process = run.start();
-    process.until(|process| process.stderr().contains("Claude Code:"));
-    for address in default {
-        // A machine without IPv6 says so when it starts.
-        let there = TcpStream::connect_timeout(&address, Duration::from_secs(5)).is_ok();
-        assert!(there || process.stderr().contains(&format!("not serving on {address}")), "{address}");
-    }
-    process.signal("TERM");
-    process.wait().succeeded();
+fn chat_answers_a_pipe_on_stdout_alone() {
+    let (server, address) = serve(&[]);
+    let chat = |flags: &[&str]| {
+        let run =
+            Run::coord(["chat", "--temperature", "0", "-n", "24", "--url", &format!("http://{address}/v1")]);
+        run.args(flags).stdin("def read_lines(path):\n").finish()
+    };
+    let answer = chat(&["--thinking", "off"]).succeeded();
+    let messages = json!([{"role": "user", "content": "def read_lines(path):"}]);
+    let body = json!({"messages": messages, "temperature": 0, "max_tokens": 24, "enable_thinking": false});
+    let whole: Value =
+        serde_json::from_str(&post(&address, "/v1/chat/completions", &body.to_string()).body).unwrap();
+    let said = whole["choices"][0]["message"]["content"].as_str().unwrap();
+    assert_eq!(answer.text().trim_end_matches('\n'), said.trim_end_matches('\n'));
+    assert!(!answer.stderr.contains("tok/s"), "figures are for terminals: {}", answer.stderr);
+    stop(server);
+
+    let gone = chat(&[]).failed(1);
+    gone.says(&["nothing answers at http://127.0.0.1:", "laguna-coord --loopback --model DIR", "--url"]);
+    Run::coord(["chat", "--url", "https://a"]).stdin("x").finish().failed(2).says(&["http://HOST:PORT"]);
+    Run::coord(["chat"]).stdin("\n").finish().failed(2).says(&["stdin", "laguna-coord chat"]);
 }
 
-#[track_caller]
-fn until(server: &ApiServer, what: &str, reached: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !reached() {
-        assert!(Instant::now() < deadline, "{what}: never\n{}", server.get("/metrics"));
-        std::thread::sleep(Duration::from_millis(20));
-    }
+#[test]
+fn chat_brings_its_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = folder.path().join("keys");
+    std::fs::write(&keys, "# mine\nsesame\n").unwrap();
+    let keys = keys.to_str().unwrap();
+    let (server, address) = serve(&["--api-key-file", keys]);
+    let chat = || Run::coord(["chat", "-n", "2", "--url", &address]).stdin("x");
+    chat().finish().failed(1).says(&["asks for an API key", "LAGUNA_API_KEY", "--api-key-file"]);
+    chat().env("LAGUNA_API_KEY", "simsim").finish().failed(1).says(&["the API key is wrong"]);
+    chat().env("LAGUNA_API_KEY", "sesame").finish().succeeded();
+    chat().args(["--api-key-file", keys]).finish().succeeded();
+    let stderr = stop(server).stderr;
+    assert!(!stderr.contains("sesame") && !stderr.contains("simsim"), "{stderr}");
+    assert!(stderr.contains("GET /v1/models 401 fault=\"invalid_api_key"), "{stderr}");
 }
 
-/// For what takes a moment, on a laden machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Ctrl-C ends the answer, and the server's work on it.
+#[test]
+fn an_interrupted_chat_ends_its_request() {
+    let (mut server, address) = serve(&["--parallel", "1"]);
+    // Nothing ever comes for the chat: another request has the only place.
+    let mut other = Exchange::begin(&address, "/v1/chat/completions", &[], Some(&endless(true)));
+    other.until("\"content\":\"");
+    let chat = Run::coord(["chat", "--url", &address]).stdin("x").start();
+    server.until(|_| get(&address, "/health").body.contains("\"waiting\":1"));
+    chat.signal("INT");
+    let ended = chat.wait();
+    assert_eq!((ended.status.code(), ended.text().as_str()), (Some(130), ""), "{}", ended.stderr);
+    server.until(|server| server.stderr().contains("POST /v1/chat/completions cancelled"));
+    drop(other);
+    stop(server);
+}
+
+#[test]
+fn draining_has_an_end_that_requests_are_told() {
+    let (server, address) = serve(&["--drain", "0"]);
+    let mut streamed = Exchange::begin(&address, "/v1/chat/completions", &[], Some(&endless(true)));
+    streamed.until("\"content\":\"");
+    // The engine tells of what runs twice a second.
+    let mut server = server;
+    server.until(|_| get(&address, "/health").body.contains("\"running\":1"));
+    server.signal("TERM");
+    let told = streamed.finish();
+    assert!(
+        told.body.contains("\"code\":\"shutting_down\"") && !told.body.contains("[DONE]"),
+        "{}",
+        told.body
+    );
+    let ended = server.wait().succeeded();
+    ended.says(&["finishing 1 request, for 0 s at most", "--drain", "fault=\"shutting_down"]);
+    // With nothing to finish, nothing is said about it.
+    let idle = stop(serve(&[]).0);
+    assert!(!idle.stderr.contains("finishing"), "{}", idle.stderr);
+}
+
+/// A load tells each part once, and what happens inside the process is no news.
+#[test]
+fn a_start_says_each_thing_once() {
+    for loopback in ["--loopback", "--loopback-quic"] {
+        let run = Run::coord(["generate", loopback, "-p", "x", "-n", "1", "--greedy", "--model"]);
+        let stderr = run.arg(models::nano()).finish().succeeded().stderr;
+        for part in ["trunk", "shard 0", "shard 1"] {
+            assert_eq!(stderr.matches(part).count(), 1, "{part}: {stderr}");
+        }
+        assert!(stderr.contains("loaded in") && !stderr.contains("coordinator"), "{stderr}");
+    }
+}

@@ -76,11 +76,23 @@ fn faults_between_the_file_and_the_model() {
 fn a_shard_that_no_worker_holds_names_those_there_are() {
     let nano = models::nano();
     let cluster = Cluster::planned(&Plan { model: &nano, workers: 2, local_shard: true, link: "" });
-    // 7 is nobody's; 2 is the coordinator's own.
-    for shard in [7, 2] {
-        let finished = cluster.worker(shard).finish().failed(2);
-        finished.says(&[&format!("no [[worker]] has shard = {shard}"), "workers there: 0, 1"]);
-    }
+    let nobodys = cluster.worker(7).finish().failed(2);
+    nobodys.says(&["no [[worker]] has shard = 7", "workers there: 0, 1"]);
+    let own = cluster.worker(2).finish().failed(2);
+    own.says(&["shard 2 is the coordinator's own", "laguna-coord holds it", "workers there: 0, 1"]);
+}
+
+/// What a plan is made for must be what the model can do; a file that is silent asks for no more than that.
+#[test]
+fn a_context_above_the_models_is_refused_with_both_numbers() {
+    let nano = models::nano();
+    let cluster = Cluster::planned(&Plan { model: &nano, workers: 0, local_shard: true, link: "" });
+    cluster.coord(&["generate", "-p", "x", "-n", "1"]).finish().succeeded();
+    cluster.edit(|text| text.replace("[coordinator]\n", "[coordinator]\ncontext = 2048\n"));
+    cluster.coord(&["generate", "-p", "x", "-n", "1"]).finish().succeeded();
+    cluster.edit(|text| text.replace("context = 2048", "context = 4096"));
+    let refused = cluster.coord(&["generate", "-p", "x", "-n", "1"]).finish().failed(2);
+    refused.says(&["context = 4096 in [coordinator]", "2048 tokens"]);
 }
 
 #[test]

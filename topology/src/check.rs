@@ -9,7 +9,7 @@ use crate::fault::Fault;
 use crate::file::{File, WorkerTable};
 use crate::node::NodeName;
 use crate::table::At;
-use crate::topology::{Coordinator, DEFAULT_CONTEXT, Topology, Worker};
+use crate::topology::{Coordinator, Topology, Worker};
 
 /// Adds every fault that lies between fields.
 pub(crate) fn cross(file: &File, faults: &mut Vec<Fault>) {
@@ -24,21 +24,14 @@ pub(crate) fn cross(file: &File, faults: &mut Vec<Fault>) {
 /// The topology of a file without faults; `None` where something needed is absent.
 pub(crate) fn topology(file: File, path: Option<PathBuf>) -> Option<Topology> {
     let coordinator = match file.coordinator {
-        None => Coordinator {
-            line: 1,
-            pin: None,
-            memory: None,
-            shard: None,
-            experts: None,
-            context: DEFAULT_CONTEXT,
-        },
+        None => Coordinator { line: 1, pin: None, memory: None, shard: None, experts: None, context: None },
         Some(table) => Coordinator {
             line: table.line,
             pin: table.pin.map(|pin| pin.value),
             memory: table.memory,
             shard: table.shard.map(|shard| shard.value),
             experts: table.experts.map(|experts| experts.value),
-            context: table.context.unwrap_or(DEFAULT_CONTEXT),
+            context: table.context,
         },
     };
     let workers = file.workers.into_iter().map(worker).collect::<Option<_>>()?;

@@ -45,8 +45,15 @@ pub struct Coordinator {
     pub shard: Option<ShardId>,
     /// Experts of that shard, where the file fixes them; never without `shard`.
     pub experts: Option<ExpertRange>,
-    /// Tokens to plan KV cache for, `1..=16_777_216`; [`DEFAULT_CONTEXT`] if the file is silent.
-    pub context: u64,
+    /// Tokens to plan KV cache for, `1..=16_777_216`, where the file says.
+    pub context: Option<u64>,
+}
+
+impl Coordinator {
+    /// Tokens to plan KV cache for: [`DEFAULT_CONTEXT`] if the file is silent.
+    pub fn planned_context(&self) -> u64 {
+        self.context.unwrap_or(DEFAULT_CONTEXT)
+    }
 }
 
 /// A `[[worker]]` table.
@@ -297,7 +304,7 @@ mtu = 8952
         let topology = read(TEXT, Some("/home/me")).unwrap();
         assert_eq!(topology.model, Path::new("/etc/laguna/models/s"));
         assert_eq!(topology.keys, Path::new("/home/me/keys"));
-        assert_eq!(topology.coordinator.context, 131_072);
+        assert_eq!(topology.coordinator.context, Some(131_072));
         assert_eq!(topology.coordinator.memory, None);
         assert_eq!(topology.workers[0].experts, Some(ExpertRange::new(96, 256)));
         assert_eq!(topology.workers[0].memory, Some(Bytes(51_002_736_640)));
@@ -319,7 +326,7 @@ mtu = 8952
     fn the_least_a_file_can_say() {
         let topology = read("model = '/m'\ncoordinator.shard = 0", None).unwrap();
         assert_eq!(topology.keys, Path::new("/etc/laguna/keys"));
-        assert_eq!(topology.coordinator.context, DEFAULT_CONTEXT);
+        assert_eq!(topology.coordinator.planned_context(), DEFAULT_CONTEXT);
         assert_eq!(topology.link, Link::default());
         let topology = read("model = '/m'\nworker = [{ shard = 0, address = 'a:1' }]", None).unwrap();
         assert_eq!(topology.workers.len(), 1);

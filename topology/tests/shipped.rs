@@ -43,9 +43,9 @@ fn two_macs() {
 #[test]
 fn two_macs_give_experts_for_context() {
     let mut topology = load("two-macs.toml");
-    topology.coordinator.context = 262_144;
+    topology.coordinator.context = Some(262_144);
     assert_eq!(ranges(&topology)[1].2, "164..256");
-    topology.coordinator.context = 1_048_576;
+    topology.coordinator.context = Some(1_048_576);
     let error = plan(&topology, &laguna_s()).unwrap_err().to_string();
     assert!(error.contains("256 experts need 63.9 GB"), "{error}");
     assert!(error.contains("KV for 1048576 tokens 51.6 GB"), "{error}");

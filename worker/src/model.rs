@@ -1,6 +1,6 @@
 //! A checkpoint opened from its headers: what it is and where its parts lie. Nothing is loaded here.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use laguna_shared::compute::{ActivationType, ExpertBank};
 use laguna_shared::config::{ConfigError, ConfigOptions, GenerationConfig, ModelConfig};
@@ -29,6 +29,9 @@ pub struct OpenModel {
 /// Why a checkpoint could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
+    /// A folder of something else.
+    #[error("{}: this folder holds no checkpoint: there is no config.json in it", .0.display())]
+    NoCheckpoint(PathBuf),
     /// `config.json` or `generation_config.json`.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -46,6 +49,9 @@ impl OpenModel {
     /// # Errors
     /// See [`OpenError`].
     pub fn open(dir: &Path, options: &ConfigOptions) -> Result<Self, OpenError> {
+        if !dir.join("config.json").exists() {
+            return Err(OpenError::NoCheckpoint(dir.to_owned()));
+        }
         let config = ModelConfig::from_dir(dir, options)?;
         let generation = GenerationConfig::from_dir(dir)?;
         let checkpoint = Checkpoint::open(dir)?;

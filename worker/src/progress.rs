@@ -45,11 +45,10 @@ impl Progress {
         }
     }
 
-    /// Ends: the bar goes, one line stays.
-    pub fn finish(self) {
+    /// Ends: the bar goes. Returns the time it took, for the line that says what was loaded.
+    pub fn finish(self) -> Duration {
         self.bar.finish_and_clear();
-        let seconds = self.started.elapsed().as_secs_f64();
-        info!("{}: {} in {seconds:.1} s", self.label, Bytes(self.done));
+        self.started.elapsed()
     }
 }
 

@@ -35,6 +35,16 @@ pub enum RunError {
         /// Shards of the file's workers.
         known: String,
     },
+    /// The coordinator's own shard.
+    #[error("{}: {shard} is the coordinator's own (`shard` in [coordinator]): laguna-coord holds it; workers there: {known}", file.display())]
+    CoordinatorsShard {
+        /// The file.
+        file: PathBuf,
+        /// As asked.
+        shard: ShardId,
+        /// Shards of the file's workers.
+        known: String,
+    },
     /// A pin that is missing from the file.
     #[error("{}: {node} has no pin; run `laguna-coord keygen --topology {}` once, and copy the file to every node", file.display(), file.display())]
     MissingPin {
@@ -104,7 +114,12 @@ pub fn run(args: &Args) -> Result<(), RunError> {
     let node = NodeName::Worker(shard);
     let Some(worker) = topology.worker(shard) else {
         let known: Vec<String> = topology.workers.iter().map(|w| w.shard.0.to_string()).collect();
-        return Err(RunError::UnknownShard { file, shard, known: known.join(", ") });
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        return Err(if topology.coordinator.shard == Some(shard) {
+            RunError::CoordinatorsShard { file, shard, known }
+        } else {
+            RunError::UnknownShard { file, shard, known }
+        });
     };
     let identity = load_identity(&topology, &file, node)?;
     let coordinator = topology
@@ -130,13 +145,14 @@ pub fn run(args: &Args) -> Result<(), RunError> {
     })?;
     let mut progress = Progress::new(format!("{shard}, experts {range}"), bytes.experts(range).0);
     let bank = load_bank(args.bank, &model, range, &mut |bytes| progress.add(bytes))?;
-    progress.finish();
+    let took = progress.finish();
     let welcome = model.welcome(shard, bank.as_ref())?;
     let serving = format!(
-        "{shard}: experts {range} in {} sparse layers, {} resident, bank {}, at {}",
+        "{shard}: experts {range} in {} sparse layers, {} resident, bank {}, loaded in {:.1} s, at {}",
         welcome.sparse_layers.len(),
         Bytes(welcome.resident_bytes),
         welcome.backend,
+        took.as_secs_f64(),
         server.local_addr()
     );
     server.run(welcome, bank, stop_signal(serving));

@@ -124,7 +124,7 @@ pub fn run(job: &Job) -> Result<Sample, BenchError> {
         }
     }?;
     let activation = cluster::native_activation();
-    let mut cluster = cluster::open(&args.cluster, activation, None).map_err(failure)?;
+    let mut cluster = cluster::open(&args.cluster, activation, None, &unwatched).map_err(failure)?;
     let vocab = cluster.model.config().vocab_size;
     let mut noise = Noise::new(1, "prompt");
     let prompt: Vec<u32> = (0..job.prompt).map(|_| noise.below(vocab) as u32).collect();

@@ -1,12 +1,12 @@
 //! Flags, as plain data.
 
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use laguna_worker::bank::BankKind;
 
-use super::serve::ServeArgs;
+use super::serve::{ServeArgs, Switch};
 use crate::model::quantize::TrunkBits;
 
 /// Runs Poolside's Laguna models with their routed experts spread over several machines.
@@ -33,6 +33,8 @@ pub struct Args {
 pub enum Command {
     /// Continues a text, or answers a message, on stdout
     Generate(GenerateArgs),
+    /// Talks with a running server on this terminal; from a pipe: one message in, its answer on stdout
+    Chat(ChatArgs),
     /// Compares this build with reference outputs; exit code 1 if they differ. With --trunk-bits: says what fewer bits change
     Verify(VerifyArgs),
     /// Runs prompts and writes logits, routing and greedy ids to a safetensors file
@@ -150,8 +152,11 @@ pub enum AttentionFactorArg {
 #[command(group = ArgGroup::new("form"))]
 pub struct GenerateArgs {
     /// The text
-    #[arg(long, short, value_name = "TEXT", allow_hyphen_values = true)]
-    pub prompt: String,
+    #[arg(long, short, value_name = "TEXT", allow_hyphen_values = true, required_unless_present = "stray")]
+    pub prompt: Option<String>,
+    /// What stands there without a flag: taken only to say where it belongs
+    #[arg(hide = true)]
+    pub stray: Vec<String>,
     /// Most new tokens
     #[arg(long, short = 'n', value_name = "N", default_value_t = 128)]
     pub max_tokens: usize,
@@ -182,6 +187,29 @@ pub struct GenerateArgs {
     /// Same seed, same text [default: a new one each time, said on stderr]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
+}
+
+/// `chat`.
+#[derive(Debug, ClapArgs)]
+pub struct ChatArgs {
+    /// Where the server is
+    #[arg(long, value_name = "URL", env = "LAGUNA_URL", default_value = "http://127.0.0.1:8080")]
+    pub url: String,
+    /// File whose first key is sent; without it, the key in the environment variable LAGUNA_API_KEY
+    #[arg(long, value_name = "FILE", env = "LAGUNA_API_KEY_FILE")]
+    pub api_key_file: Option<PathBuf>,
+    /// System prompt
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub system: Option<String>,
+    /// Whether the model thinks before it answers [default: as the server has it]
+    #[arg(long, value_name = "ON|OFF")]
+    pub thinking: Option<Switch>,
+    /// Most new tokens of an answer [default: what the context leaves]
+    #[arg(long, short = 'n', value_name = "N")]
+    pub max_tokens: Option<NonZeroU32>,
+    /// Divisor of the logits; 0 is greedy [default: as the server has it]
+    #[arg(long, value_name = "T", value_parser = non_negative)]
+    pub temperature: Option<f32>,
 }
 
 /// `verify`.

@@ -12,11 +12,11 @@ use laguna_topology::{Bytes, Locate, Plan, Topology, plan};
 use laguna_worker::bank::load_bank;
 use laguna_worker::memory;
 use laguna_worker::model::OpenModel;
-use laguna_worker::progress::Progress;
 use tracing::info;
 
 use super::args::{ActivationArg, AttentionFactorArg, ClusterArgs};
 use super::failure::Failure;
+use super::loading::{Load, Watch};
 use super::quic::{self, Connector};
 use crate::experts::Experts;
 use crate::experts::local::LocalShard;
@@ -41,10 +41,11 @@ enum Place {
     /// In this process.
     Loopback { shards: usize, over_quic: bool },
     /// Where a topology file says.
-    Topology(Topology),
+    Topology(Box<Topology>),
 }
 
-/// Opens the cluster that the flags ask for. `default_model` stands in where no flag or file names a checkpoint.
+/// Opens the cluster that the flags ask for. `default_model` stands in where no flag or file names a checkpoint;
+/// `watch` is told how far the load is.
 ///
 /// # Errors
 /// With one message that says what is wrong and what to do.
@@ -52,24 +53,27 @@ pub fn open(
     args: &ClusterArgs,
     default_activation: ActivationType,
     default_model: Option<&Path>,
+    watch: Watch<'_>,
 ) -> Result<Cluster, Failure> {
     let place = place(args)?;
     let dir = model_dir(args, &place, default_model)?;
     let opened = OpenModel::open(&dir, &config_options(args)).map_err(Failure::usage)?;
     let activation = activation(args, default_activation);
-    let (owners, links, local, model) = match &place {
-        Place::Loopback { shards, over_quic } => loopback(args, &opened, activation, *shards, *over_quic)?,
-        Place::Topology(topology) => distributed(args, topology, &opened, activation)?,
+    let Opened { owners, links, local, model, took } = match &place {
+        Place::Loopback { shards, over_quic } => {
+            loopback(args, &opened, activation, *shards, *over_quic, watch)?
+        }
+        Place::Topology(topology) => distributed(args, topology, &opened, activation, watch)?,
     };
-    let experts = Experts::new(&owners, links, local).map_err(Failure::failed)?;
-    for shard in experts.links().shards() {
+    let mut experts = Experts::new(&owners, links, local).map_err(Failure::failed)?;
+    for shard in experts.shard_status() {
+        let took = took.iter().find(|(id, _)| *id == shard.shard);
+        let took =
+            took.map_or_else(String::new, |(_, took)| format!(", loaded in {:.1} s", took.as_secs_f64()));
+        let bytes = Bytes(shard.resident_bytes);
         info!(
-            "{} ({}): experts {}, {} on {}",
-            shard.shard,
-            shard.address,
-            shard.range,
-            Bytes(shard.resident_bytes),
-            shard.backend
+            "{} ({}): experts {}, {bytes} on {}{took}",
+            shard.shard, shard.address, shard.range, shard.backend
         );
     }
     let chunk = args.chunk.unwrap_or(DEFAULT_CHUNK);
@@ -108,7 +112,15 @@ pub const fn native_activation() -> ActivationType {
     if cfg!(target_os = "macos") { ActivationType::Bf16 } else { ActivationType::F32 }
 }
 
-type Opened = (Vec<ShardId>, Box<dyn Links>, Option<LocalShard>, Model);
+/// What [`Cluster`] is made of.
+struct Opened {
+    owners: Vec<ShardId>,
+    links: Box<dyn Links>,
+    local: Option<LocalShard>,
+    model: Model,
+    /// How long each shard of this process took to load.
+    took: Vec<(ShardId, Duration)>,
+}
 
 fn place(args: &ClusterArgs) -> Result<Place, Failure> {
     match (args.loopback, args.loopback_quic) {
@@ -119,7 +131,7 @@ fn place(args: &ClusterArgs) -> Result<Place, Failure> {
             let file = Locate::from_process(args.topology.clone()).find().map_err(|e| {
                 Failure::usage(format!("{e}\nto run everything in this process: --loopback --model DIR"))
             })?;
-            Topology::load(&file).map(Place::Topology).map_err(Failure::usage)
+            Topology::load(&file).map(|topology| Place::Topology(Box::new(topology))).map_err(Failure::usage)
         }
     }
 }
@@ -143,15 +155,18 @@ fn loopback(
     activation: ActivationType,
     shards: usize,
     over_quic: bool,
+    watch: Watch<'_>,
 ) -> Result<Opened, Failure> {
     let plan = Plan::even(opened.config.num_experts as u16, shards).map_err(Failure::usage)?;
     let all = ExpertRange::new(0, opened.bytes().num_experts);
     require_memory("the whole model", opened, activation, all)?;
 
-    let model = load_trunk(args, opened, activation)?;
-    let mut workers = Vec::new();
+    let mut load = Load::new(watch, opened.bytes().trunk.saturating_add(opened.bytes().experts(all)));
+    let model = load_trunk(args, opened, activation, &mut load)?;
+    let (mut workers, mut took) = (Vec::new(), Vec::new());
     for shard in plan.shards() {
-        let bank = load_shard(args, opened, shard.id, shard.range)?;
+        let (bank, time) = load_shard(args, opened, shard.id, shard.range, &mut load)?;
+        took.push((shard.id, time));
         let hello = opened.hello(shard.id, shard.range, activation).map_err(Failure::failed)?;
         let welcome = opened.welcome(shard.id, bank.as_ref()).map_err(Failure::failed)?;
         workers.push(InMemoryWorker { hello, welcome, bank });
@@ -162,7 +177,7 @@ fn loopback(
     } else {
         Box::new(InMemoryLinks::new(workers, settings).map_err(Failure::failed)?)
     };
-    Ok((owners(&plan), links, None, model))
+    Ok(Opened { owners: owners(&plan), links, local: None, model, took })
 }
 
 fn distributed(
@@ -170,17 +185,23 @@ fn distributed(
     topology: &Topology,
     opened: &OpenModel,
     activation: ActivationType,
+    watch: Watch<'_>,
 ) -> Result<Opened, Failure> {
     let plan = plan(topology, &opened.bytes()).map_err(Failure::usage)?;
+    require_context(topology, opened)?;
     // Everything that can be refused is refused before the long load.
     let held = topology.coordinator.shard.and_then(|id| plan.shard(id)).map(|shard| shard.range);
     require_memory("the coordinator's part", opened, activation, held.unwrap_or_default())?;
     let connector = Connector::prepare(topology, Duration::from_secs(args.wait))?;
-    let model = load_trunk(args, opened, activation)?;
-    let local = match topology.coordinator.shard.and_then(|id| plan.shard(id)) {
-        Some(shard) => Some(LocalShard::new(shard.id, load_shard(args, opened, shard.id, shard.range)?)),
-        None => None,
-    };
+    let here = opened.bytes().experts(held.unwrap_or_default());
+    let mut load = Load::new(watch, opened.bytes().trunk.saturating_add(here));
+    let model = load_trunk(args, opened, activation, &mut load)?;
+    let (mut local, mut took) = (None, Vec::new());
+    if let Some(shard) = topology.coordinator.shard.and_then(|id| plan.shard(id)) {
+        let (bank, time) = load_shard(args, opened, shard.id, shard.range, &mut load)?;
+        took.push((shard.id, time));
+        local = Some(LocalShard::new(shard.id, bank));
+    }
     let hellos = plan
         .shards()
         .iter()
@@ -188,8 +209,19 @@ fn distributed(
         .map(|shard| opened.hello(shard.id, shard.range, activation))
         .collect::<Result<Vec<_>, _>>()
         .map_err(Failure::failed)?;
-    let links = connector.connect(hellos)?;
-    Ok((owners(&plan), links, local, model))
+    let links = connector.connect(hellos, watch)?;
+    Ok(Opened { owners: owners(&plan), links, local, model, took })
+}
+
+/// Refuses a file that plans for more context than the checkpoint has.
+fn require_context(topology: &Topology, opened: &OpenModel) -> Result<(), Failure> {
+    let trained = opened.config.max_position_embeddings;
+    match topology.coordinator.context {
+        Some(context) if context > trained as u64 => Err(Failure::usage(format!(
+            "context = {context} in [coordinator] of the topology file: this checkpoint's context is {trained} tokens"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Refuses to load a trunk and the experts of `range` where this machine cannot hold them.
@@ -209,15 +241,18 @@ fn owners(plan: &Plan) -> Vec<ShardId> {
     (0..).map(ExpertId).map_while(|expert| plan.owner(expert)).collect()
 }
 
-fn load_trunk(args: &ClusterArgs, opened: &OpenModel, activation: ActivationType) -> Result<Model, Failure> {
+fn load_trunk(
+    args: &ClusterArgs,
+    opened: &OpenModel,
+    activation: ActivationType,
+    load: &mut Load<'_>,
+) -> Result<Model, Failure> {
+    let OpenModel { checkpoint, inventory, config, .. } = opened;
     let bits = args.trunk_bits.into();
-    let mut progress = Progress::new("trunk", opened.bytes().trunk.0);
-    let model =
-        Model::load(&opened.checkpoint, &opened.inventory, &opened.config, activation, bits, &mut |read| {
-            progress.add(read);
-        })
-        .map_err(Failure::failed)?;
-    progress.finish();
+    let bytes = opened.bytes().trunk;
+    let read = |tell: &mut dyn FnMut(u64)| Model::load(checkpoint, inventory, config, activation, bits, tell);
+    let (model, took) = load.part("trunk", bytes, read).map_err(Failure::failed)?;
+    info!("trunk: {bytes}, loaded in {:.1} s", took.as_secs_f64());
     Ok(model)
 }
 
@@ -226,12 +261,10 @@ fn load_shard(
     opened: &OpenModel,
     shard: ShardId,
     range: ExpertRange,
-) -> Result<Box<dyn ExpertBank>, Failure> {
-    let mut progress = Progress::new(shard.to_string(), opened.bytes().experts(range).0);
-    let bank =
-        load_bank(args.bank, opened, range, &mut |bytes| progress.add(bytes)).map_err(Failure::failed)?;
-    progress.finish();
-    Ok(bank)
+    load: &mut Load<'_>,
+) -> Result<(Box<dyn ExpertBank>, Duration), Failure> {
+    let read = |tell: &mut dyn FnMut(u64)| load_bank(args.bank, opened, range, tell);
+    load.part(&shard.to_string(), opened.bytes().experts(range), read).map_err(Failure::failed)
 }
 
 /// Prompt tokens per forward pass, where no flag says otherwise.

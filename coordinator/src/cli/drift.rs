@@ -5,6 +5,7 @@ use serde_json::json;
 use super::args::{Args, VerifyArgs};
 use super::cluster::{self, Cluster};
 use super::failure::Failure;
+use super::loading::unwatched;
 use super::output;
 use crate::model::quantize::TrunkBits;
 use crate::reference::drift::Drift;
@@ -20,7 +21,7 @@ pub fn run(args: &Args, command: &VerifyArgs, bits: TrunkBits) -> Result<(), Fai
     let mut stored = args.cluster.clone();
     stored.trunk_bits = TrunkBits::Stored.into();
     let reference = command.reference.first().map(std::path::PathBuf::as_path);
-    let mut cluster = cluster::open(&stored, cluster::native_activation(), reference)?;
+    let mut cluster = cluster::open(&stored, cluster::native_activation(), reference, &unwatched)?;
     let prompts = prompts(&cluster, command)?;
     let before = logits(&mut cluster, &prompts)?;
     cluster.model.quantize(bits).map_err(Failure::failed)?;

@@ -5,6 +5,7 @@ use laguna_shared::compute::ActivationType;
 use super::args::{Args, EvalArgs};
 use super::cluster;
 use super::failure::Failure;
+use super::loading::unwatched;
 use super::output;
 use crate::reference::record::{Recording, read_prompts};
 
@@ -18,7 +19,7 @@ pub fn run(args: &Args, command: &EvalArgs) -> Result<(), Failure> {
     if let Some(folder) = folder.filter(|dir| !dir.is_dir()) {
         return Err(Failure::usage(format!("--out: {} is no folder", folder.display())));
     }
-    let mut cluster = cluster::open(&args.cluster, ActivationType::F32, None)?;
+    let mut cluster = cluster::open(&args.cluster, ActivationType::F32, None, &unwatched)?;
     let mut recording = Recording::default();
     for prompt in &prompts {
         recording

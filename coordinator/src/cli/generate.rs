@@ -7,6 +7,7 @@ use laguna_shared::config::GenerationConfig;
 use super::args::{Args, GenerateArgs};
 use super::cluster::{self, Cluster};
 use super::failure::Failure;
+use super::loading::unwatched;
 use super::output;
 use super::trace::TraceFile;
 use crate::chat::{Conversation, Message, RenderOptions, Rendered, Role, Template};
@@ -20,16 +21,17 @@ use crate::text::{Detokenizer, TextError, TextTokenizer};
 /// # Errors
 /// With one message.
 pub fn run(args: &Args, command: &GenerateArgs) -> Result<(), Failure> {
+    let text = text(command)?;
     let trace = TraceFile::create(command.trace.as_deref())?;
-    let mut cluster = cluster::open(&args.cluster, cluster::native_activation(), None)?;
+    let mut cluster = cluster::open(&args.cluster, cluster::native_activation(), None, &unwatched)?;
     if trace.is_some() {
         cluster.experts.flight = Flight::on();
     }
     let tokenizer = TextTokenizer::load(&cluster.dir).map_err(Failure::usage)?;
     let prompt = if command.chat {
-        tokenizer.encode_prompt(&render(&cluster, &command.prompt)?)
+        tokenizer.encode_prompt(&render(&cluster, text)?)
     } else {
-        tokenizer.encode_raw(&command.prompt)
+        tokenizer.encode_raw(text)
     }
     .map_err(Failure::failed)?;
     check_prompt(&cluster, &prompt)?;
@@ -66,6 +68,21 @@ pub fn run(args: &Args, command: &GenerateArgs) -> Result<(), Failure> {
     output::data(&(detokenizer.finish().map_err(Failure::failed)? + "\n"))?;
     say(&report);
     trace.map_or(Ok(()), |trace| trace.finish(&cluster.experts.flight))
+}
+
+/// The text to go on with. Given without its flag it is refused with what to type instead.
+fn text(command: &GenerateArgs) -> Result<&str, Failure> {
+    match &command.prompt {
+        Some(text) if command.stray.is_empty() => Ok(text),
+        Some(_) => Err(Failure::usage(format!(
+            "{:?} belongs to nothing; a prompt of several words needs quotes: -p 'TEXT'",
+            command.stray.join(" ")
+        ))),
+        None => Err(Failure::usage(format!(
+            "the prompt goes behind -p: laguna-coord generate -p {:?}",
+            command.stray.join(" ")
+        ))),
+    }
 }
 
 /// The message in the checkpoint's own template, ready for the answer.

@@ -10,6 +10,11 @@ pub fn say(line: impl std::fmt::Display) {
     eprintln!("{line}");
 }
 
+/// Shows text on stderr as it is, without a line's end.
+pub fn show(text: &str) {
+    eprint!("{text}");
+}
+
 /// Writes data to stdout and flushes it, so that a reader sees it at once.
 ///
 /// # Errors

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use laguna_shared::ids::ShardId;
 use laguna_shared::quic::{Identity, Peer, QuicLinks, QuicSettings};
 use laguna_shared::session::{
     CallerSettings, ConnectError, Fault, Gone, InMemoryWorker, Links, Missing, ShardError,
@@ -11,6 +12,8 @@ use laguna_topology::{NodeName, Pins, Topology};
 use tracing::info;
 
 use super::failure::Failure;
+use super::loading::Watch;
+use crate::http::state::Loading;
 
 /// Everything needed to connect, checked before the long load begins.
 pub struct Connector {
@@ -60,7 +63,7 @@ impl Connector {
                 pins.coordinator
             )));
         }
-        let address = |(shard, _): &(laguna_shared::ids::ShardId, _)| {
+        let address = |(shard, _): &(ShardId, _)| {
             topology.worker(*shard).map(|worker| worker.address.to_string()).unwrap_or_default()
         };
         let addresses = pins.workers.iter().map(address).collect();
@@ -71,16 +74,23 @@ impl Connector {
         })
     }
 
-    /// Connects to every worker that `hellos` expects.
+    /// Connects to every worker that `hellos` expects; `watch` is told whom it waits for.
     ///
     /// # Errors
     /// Every worker that could not be reached, authenticated or used.
-    pub fn connect(self, hellos: Vec<Hello>) -> Result<Box<dyn Links>, Failure> {
+    pub fn connect(self, hellos: Vec<Hello>, watch: Watch<'_>) -> Result<Box<dyn Links>, Failure> {
         let Some(remote) = self.remote else {
             let none = laguna_shared::session::InMemoryLinks::new(Vec::new(), self.settings.caller);
             return Ok(Box::new(none.map_err(Failure::failed)?));
         };
         let peers: Vec<Peer> = hellos.into_iter().filter_map(|hello| remote.peer(hello)).collect();
+        let awaited = |shards: Vec<(ShardId, &str)>| {
+            let each: Vec<String> =
+                shards.into_iter().map(|(shard, address)| format!("{shard} ({address})")).collect();
+            // How long others take is not known here.
+            watch(Loading { progress: None, what: format!("waiting for {}", each.join(", ")) });
+        };
+        awaited(peers.iter().map(|peer| (peer.hello.shard, peer.address.as_str())).collect());
         let deadline = Instant::now() + self.wait;
         let mut said = None;
         loop {
@@ -95,6 +105,7 @@ impl Connector {
                             now.replace('\n', " | ")
                         );
                         said = Some(now);
+                        awaited(error.0.iter().map(|error| (error.shard, &*error.address)).collect());
                     }
                     std::thread::sleep(RETRY);
                 }

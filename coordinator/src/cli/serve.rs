@@ -1,13 +1,14 @@
 //! No subcommand: serves the API. HTTP has a thread and a runtime of its own; the thread that calls [`run`] becomes
 //! the engine's, because MLX wants one thread for all of its life.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use clap::{Args as ClapArgs, ValueEnum};
 use laguna_topology::Bytes;
@@ -27,7 +28,7 @@ use crate::flight::Flight;
 use crate::http;
 use crate::http::auth::Keys;
 use crate::http::guard::Access;
-use crate::http::state::{App, KeepAliveStyle, Loading, Options, ReasoningField, ServedModel, SharedApp};
+use crate::http::state::{App, KeepAliveStyle, Options, ReasoningField, ServedModel, SharedApp};
 use crate::text::TextTokenizer;
 
 /// Flags of serving.
@@ -74,6 +75,13 @@ pub struct ServeArgs {
     /// Where reasoning goes in chat completions
     #[arg(long, value_name = "FIELD", default_value = "reasoning_content")]
     pub reasoning_field: ReasoningField,
+    /// Longest a request may take, its time in the queue included; then it ends with an error [default: no limit]
+    #[arg(long, value_name = "SECONDS", env = "LAGUNA_REQUEST_TIMEOUT")]
+    pub request_timeout: Option<NonZeroU32>,
+    /// After SIGTERM or Ctrl-C, finish running requests for this long; then they end with an error. Keep it below what your
+    /// service manager allows for a stop
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    pub drain: u64,
     /// Whether the model thinks where a request does not say [default: as the checkpoint says]
     #[arg(long, value_name = "ON|OFF")]
     pub thinking: Option<Switch>,
@@ -88,6 +96,12 @@ pub enum Switch {
     Off,
 }
 
+impl Display for Switch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if *self == Self::On { "on" } else { "off" })
+    }
+}
+
 /// Runs the command.
 ///
 /// # Errors
@@ -100,9 +114,11 @@ pub fn run(args: &Args, serve: &ServeArgs) -> Result<(), Failure> {
     let listeners = bind(&serve.listen)?;
     let addresses: Vec<SocketAddr> =
         listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
-    let server = Server::start(app.clone(), listeners)?;
-    app.set_loading(Loading { progress: None, what: "weights".to_owned() });
-    let mut cluster = cluster::open(&args.cluster, cluster::native_activation(), None)?;
+    let server = Server::start(app.clone(), listeners, Duration::from_secs(serve.drain))?;
+    let all: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    info!("accepting requests on {}; they are answered once the model is loaded", all.join(", "));
+    let watch = |loading| app.set_loading(loading);
+    let mut cluster = cluster::open(&args.cluster, cluster::native_activation(), None, &watch)?;
     if trace.is_some() {
         cluster.experts.flight = Flight::on();
     }
@@ -157,6 +173,7 @@ fn prepare(args: &Args, serve: &ServeArgs, dir: &Path) -> Result<SharedApp, Fail
     };
     options.reasoning_field = serve.reasoning_field;
     options.keep_alive.style = serve.sse_keepalive;
+    options.deadline = serve.request_timeout.map(|seconds| Duration::from_secs(u64::from(seconds.get())));
     options.access = Access {
         hosts: serve.allow_host.clone(),
         any_host: wide.is_some() && !keys.is_empty(),
@@ -229,7 +246,11 @@ struct Server {
 }
 
 impl Server {
-    fn start(app: SharedApp, listeners: Vec<std::net::TcpListener>) -> Result<Self, Failure> {
+    fn start(
+        app: SharedApp,
+        listeners: Vec<std::net::TcpListener>,
+        drain: Duration,
+    ) -> Result<Self, Failure> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(HTTP_THREADS)
             .thread_name("http")
@@ -241,7 +262,7 @@ impl Server {
         let serve = async move {
             // Before anything is served: a signal that comes early must not kill the process unasked.
             let signals = Signals::new()?;
-            tokio::spawn(signals.obey(app.clone(), stopper));
+            tokio::spawn(signals.obey(app.clone(), stopper, drain));
             let listeners = listeners.into_iter().map(tokio::net::TcpListener::from_std);
             let served = http::serve(listeners.collect::<io::Result<_>>()?, app.clone(), stopped).await;
             // Without a server nobody can ask the engine for anything.
@@ -277,19 +298,36 @@ impl Signals {
         Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
-    /// The first one drains; the second one, or one during the load, ends the process at once.
-    async fn obey(mut self, app: SharedApp, stop: watch::Sender<bool>) {
+    /// The first one drains, for as long as `drain`, then running answers end with an error and the process with 0; the
+    /// second one, or one during the load, ends the process at once.
+    async fn obey(mut self, app: SharedApp, stop: watch::Sender<bool>, drain: Duration) {
         self.next().await;
         let Some(engine) = app.engine() else {
             info!("stopped while loading");
             std::process::exit(0);
         };
-        info!("finishing {} requests; once more to stop at once", engine.status().running);
+        let status = engine.status();
+        let unfinished = match status.running + status.waiting {
+            0 => None,
+            1 => Some("1 request".to_owned()),
+            count => Some(format!("{count} requests")),
+        };
+        if let Some(unfinished) = unfinished {
+            info!("finishing {unfinished}, for {} s at most; once more to stop at once", drain.as_secs());
+        }
         engine.drain();
         // A server that has ended needs no telling.
         let _ = stop.send(true);
-        self.next().await;
-        std::process::exit(INTERRUPTED);
+        tokio::select! {
+            () = self.next() => std::process::exit(INTERRUPTED),
+            () = tokio::time::sleep(drain) => {}
+        }
+        warn!("ending the requests that {} s (--drain) were not enough for", drain.as_secs());
+        app.stopping.cut_now();
+        tokio::select! {
+            () = self.next() => std::process::exit(INTERRUPTED),
+            () = tokio::time::sleep(LAST_WORDS) => std::process::exit(0),
+        }
     }
 
     async fn next(&mut self) {
@@ -340,6 +378,9 @@ const DEFAULT_PORT: u16 = 8080;
 /// HTTP is light; the cores belong to the model.
 const HTTP_THREADS: usize = 2;
 
+/// For the errors of requests that were cut to reach their clients.
+const LAST_WORDS: Duration = Duration::from_secs(3);
+
 /// Exit code of a process that an interrupt ended, as shells have it.
 const INTERRUPTED: i32 = 130;
 
@@ -377,7 +418,13 @@ mod tests {
             "both",
             "--cors",
             "*",
+            "--request-timeout",
+            "90",
+            "--drain",
+            "25",
         ]);
+        assert_eq!((plain.request_timeout, plain.drain), (None, 300));
+        assert_eq!((serve.request_timeout.map(NonZeroU32::get), serve.drain), (Some(90), 25));
         assert_eq!(serve.listen.len(), 2);
         assert_eq!(serve.kv_memory.map(|bytes| bytes.0), Some(12 << 30));
         assert_eq!((serve.sse_keepalive, serve.thinking), (KeepAliveStyle::Chunk, Some(Switch::Off)));

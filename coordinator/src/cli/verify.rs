@@ -9,6 +9,7 @@ use serde_json::json;
 use super::args::{Args, VerifyArgs};
 use super::cluster::{self, Cluster};
 use super::failure::Failure;
+use super::loading::unwatched;
 use super::{drift, output};
 use crate::model::quantize::TrunkBits;
 use crate::reference::compare::{Difference, compare};
@@ -43,7 +44,7 @@ pub fn run(args: &Args, command: &VerifyArgs) -> Result<(), Failure> {
     for dir in &command.reference {
         let cluster = match &mut shared {
             Some(cluster) if !own => cluster,
-            slot => slot.insert(cluster::open(&args.cluster, ActivationType::F32, Some(dir))?),
+            slot => slot.insert(cluster::open(&args.cluster, ActivationType::F32, Some(dir), &unwatched)?),
         };
         let differences = differences(cluster, dir, chunk)?;
         largest = differences.iter().map(Difference::max).fold(largest, f32::max);

@@ -54,7 +54,7 @@ pub struct Status {
     pub completion_tokens: u64,
     /// Requests finished, failed and cancelled so far.
     pub requests: [u64; 3],
-    /// Exchange times of the last second or so.
+    /// Exchange times of the last busy half second.
     pub exchange: Option<ExchangeSummary>,
     /// The shards.
     pub shards: Vec<ShardStatus>,
@@ -79,9 +79,9 @@ pub struct ShardStatus {
     pub up: bool,
     /// Calls answered so far.
     pub calls: u64,
-    /// Mean round trip of the last second or so, in microseconds.
+    /// Mean round trip of a call over the last busy half second, in microseconds; none of a shard in this process.
     pub round_trip_us: Option<f32>,
-    /// Mean time its bank took, in microseconds.
+    /// Mean time its bank took for a call (one layer), in microseconds.
     pub compute_us: Option<f32>,
 }
 

@@ -12,7 +12,7 @@ pub mod local;
 pub mod scatter;
 pub mod timing;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use laguna_shared::compute::{ActivationType, BankError};
 use laguna_shared::ids::{ExpertId, LayerId, ShardId};
@@ -45,6 +45,7 @@ pub struct Experts {
     times: ExchangeTimes,
     /// By link.
     link_times: Vec<ShardTimes>,
+    local_times: ShardTimes,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -153,6 +154,7 @@ impl Experts {
             gather: Gather::default(),
             times: ExchangeTimes::default(),
             link_times,
+            local_times: ShardTimes::default(),
         })
     }
 
@@ -208,7 +210,12 @@ impl Experts {
         if let Some(local) = &mut self.local {
             let here = self.shards.iter().zip(scatter.groups()).find(|(s, _)| matches!(s, Shard::Local));
             let ran = match here {
-                Some((_, group)) if !group.is_empty() => local.run(group, routed),
+                Some((_, group)) if !group.is_empty() => {
+                    let began = Instant::now();
+                    let ran = local.run(group, routed);
+                    self.local_times.record(Duration::ZERO, began.elapsed());
+                    ran
+                }
                 _ => Ok(()),
             };
             if let Err(error) = ran {
@@ -248,7 +255,7 @@ impl Experts {
         self.times.take()
     }
 
-    /// Every shard's present state; the times are those since the last call of this.
+    /// Every shard's present state; the times are those since the last call of this, or older ones while nothing ran.
     pub fn shard_status(&mut self) -> Vec<ShardStatus> {
         let links = self.links.shards().iter().zip(&mut self.link_times).map(|(info, times)| {
             let calls = times.calls;
@@ -265,6 +272,8 @@ impl Experts {
                 compute_us: recent.map(|(_, compute)| compute),
             }
         });
+        let local_calls = self.local_times.calls;
+        let local_recent = self.local_times.take();
         let local = self.local.as_ref().map(|local| ShardStatus {
             shard: local.shard(),
             range: local.bank().range(),
@@ -272,9 +281,10 @@ impl Experts {
             backend: local.bank().backend().to_owned(),
             resident_bytes: local.bank().resident_bytes(),
             up: true,
-            calls: 0,
+            calls: local_calls,
+            // Nothing travels.
             round_trip_us: None,
-            compute_us: None,
+            compute_us: local_recent.map(|(_, compute)| compute),
         });
         let mut all: Vec<_> = links.chain(local).collect();
         all.sort_by_key(|status| status.shard);

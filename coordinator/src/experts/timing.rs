@@ -50,6 +50,8 @@ pub struct ShardTimes {
     recent: u32,
     round_trip: Duration,
     compute: Duration,
+    /// What the last [`ShardTimes::take`] that had replies returned.
+    last: Option<(f32, f32)>,
 }
 
 impl ShardTimes {
@@ -61,12 +63,31 @@ impl ShardTimes {
         self.compute += compute;
     }
 
-    /// Mean round trip and mean time of the bank, in microseconds, since the last call of this; `None` if there was no
-    /// reply.
+    /// Mean round trip and mean time of the bank, in microseconds, since the last call of this; while there is no
+    /// reply, what it returned last.
     pub fn take(&mut self) -> Option<(f32, f32)> {
         let mean = |sum: Duration| sum.as_secs_f32() * 1e6 / self.recent as f32;
         let means = (self.recent > 0).then(|| (mean(self.round_trip), mean(self.compute)));
-        *self = Self { calls: self.calls, ..Self::default() };
-        means
+        *self = Self { calls: self.calls, last: means.or(self.last), ..Self::default() };
+        self.last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn means_are_of_the_time_since_the_last_look_and_stay_while_nothing_comes() {
+        let mut times = ShardTimes::default();
+        assert_eq!(times.take(), None);
+        times.record(Duration::from_micros(100), Duration::from_micros(40));
+        times.record(Duration::from_micros(300), Duration::from_micros(80));
+        let means = |times: &mut ShardTimes| times.take().map(|(a, b)| (a.round(), b.round()));
+        assert_eq!(means(&mut times), Some((200.0, 60.0)));
+        assert_eq!(means(&mut times), Some((200.0, 60.0)));
+        times.record(Duration::from_micros(50), Duration::from_micros(10));
+        assert_eq!(means(&mut times), Some((50.0, 10.0)));
+        assert_eq!(times.calls, 3);
     }
 }

@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 use subtle::{Choice, ConstantTimeEq};
 
 use super::error::Fault;
+use super::page;
 use super::state::SharedApp;
 
 /// The keys that open the server. None: it is open.
@@ -47,10 +48,7 @@ impl Keys {
     /// [`KeyFileError`].
     pub fn load(path: &Path) -> Result<Self, KeyFileError> {
         let name = path.display().to_string();
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| KeyFileError::Unreadable { path: name.clone(), error })?;
-        let keys =
-            Self::new(text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')));
+        let keys = Self::new(keys_of(&read(path)?));
         if keys.is_empty() { Err(KeyFileError::Empty(name)) } else { Ok(keys) }
     }
 
@@ -90,11 +88,31 @@ impl std::fmt::Debug for Keys {
     }
 }
 
+/// The first key of a file, for clients.
+///
+/// # Errors
+/// [`KeyFileError`].
+pub fn first_key(path: &Path) -> Result<String, KeyFileError> {
+    let text = read(path)?;
+    let first = keys_of(&text).next().map(str::to_owned);
+    first.ok_or_else(|| KeyFileError::Empty(path.display().to_string()))
+}
+
+fn read(path: &Path) -> Result<String, KeyFileError> {
+    let unreadable = |error| KeyFileError::Unreadable { path: path.display().to_string(), error };
+    std::fs::read_to_string(path).map_err(unreadable)
+}
+
+fn keys_of(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'))
+}
+
 /// Lets requests with a key through, and those that need none: probes and preflights.
 pub async fn check(State(app): State<SharedApp>, request: Request, next: Next) -> Response {
     let keys = &app.options.keys;
-    let probe =
-        OPEN.contains(&request.uri().path()) && matches!(*request.method(), Method::GET | Method::HEAD);
+    let path = request.uri().path();
+    let open = OPEN.contains(&path) || path.starts_with(page::PARTS);
+    let probe = open && matches!(*request.method(), Method::GET | Method::HEAD);
     if keys.is_empty() || probe || request.method() == Method::OPTIONS {
         return next.run(request).await;
     }
@@ -108,8 +126,8 @@ pub async fn check(State(app): State<SharedApp>, request: Request, next: Next) -
     }
 }
 
-/// Paths anybody may look at: whether the server is there, and whether it is well.
-const OPEN: [&str; 2] = ["/", "/health"];
+/// Paths anybody may look at, besides the page's parts: whether the server is there, and whether it is well.
+const OPEN: [&str; 3] = ["/", "/health", "/cluster"];
 
 #[cfg(test)]
 mod tests {
@@ -143,6 +161,7 @@ mod tests {
         assert!(matches!(Keys::load(&path), Err(KeyFileError::Empty(_))));
         std::fs::write(&path, "# mine\n one \n").expect("writes");
         assert!(Keys::load(&path).expect("has one").has("one"));
+        assert_eq!(first_key(&path).expect("has one"), "one");
         assert!(matches!(Keys::load(&dir.path().join("x")), Err(KeyFileError::Unreadable { .. })));
     }
 }

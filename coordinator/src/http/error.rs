@@ -12,6 +12,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
+use super::journal::Served;
 use crate::chat::{MessageError, TemplateError};
 use crate::engine::request::{AdmissionError, EngineError};
 use crate::text::TextError;
@@ -80,7 +81,7 @@ pub enum Fault {
     Unavailable {
         /// Which.
         message: String,
-        /// `loading`, `shutting_down` or `shard_unavailable`.
+        /// `loading`, `shutting_down`, `cancelled` or `shard_unavailable`.
         code: &'static str,
     },
     /// A worker failed while the request ran.
@@ -173,6 +174,16 @@ impl Fault {
         }
     }
 
+    /// For logs: what went wrong, without anything that the client wrote.
+    pub fn brief(&self) -> String {
+        let code = self.code().unwrap_or_else(|| self.kind());
+        match self {
+            Self::BadRequest { .. } | Self::Unsupported { .. } => code.to_owned(),
+            Self::Forbidden(_) | Self::NotFound(_) | Self::MethodNotAllowed(_) => code.to_owned(),
+            _ => format!("{code}: {self}"),
+        }
+    }
+
     fn param(&self) -> Option<&str> {
         match self {
             Self::BadRequest { param, .. } => param.as_deref(),
@@ -244,13 +255,14 @@ impl IntoResponse for Fault {
     }
 }
 
-/// The outermost layer: gives every [`Fault`] its body.
+/// The layer around all that answer: gives every [`Fault`] its body.
 pub async fn word(request: Request, next: Next) -> Response {
     let dialect = Dialect::of(request.uri().path());
+    let served = request.extensions().get::<Served>().cloned();
     let mut response = next.run(request).await;
     if let Some(fault) = response.extensions_mut().remove::<Fault>() {
-        if fault.status().is_server_error() {
-            tracing::warn!("{}: {fault}", fault.status());
+        if let Some(served) = served {
+            served.failed(&fault);
         }
         let headers = response.headers_mut();
         headers.remove(axum::http::header::CONTENT_LENGTH);

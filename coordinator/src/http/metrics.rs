@@ -130,7 +130,7 @@ fn requests(page: &mut Page, status: &Status, kv_bytes: u64) {
     }
     if let Some(exchange) = status.exchange {
         let name = "laguna_exchange_microseconds";
-        page.head(name, "gauge", "One sparse layer from dispatch to sum, over the last second or so");
+        page.head(name, "gauge", "One sparse layer from dispatch to sum, over the last busy half second");
         page.line(name, &[("quantile", "0.5")], exchange.p50);
         page.line(name, &[("quantile", "0.99")], exchange.p99);
     }
@@ -162,13 +162,13 @@ fn shards(page: &mut Page, status: &Status) {
     each(
         "laguna_shard_round_trip_microseconds",
         "gauge",
-        "Mean time of one layer's call, wire and arithmetic, over the last second or so",
+        "Mean time of one layer's call, wire and arithmetic, over the last busy half second",
         &|i| shards[i].round_trip_us.map(|us| us.to_string()),
     );
     each(
         "laguna_shard_compute_microseconds",
         "gauge",
-        "Mean time of one layer's arithmetic on the shard, over the last second or so",
+        "Mean time of one layer's arithmetic on the shard, over the last busy half second",
         &|i| shards[i].compute_us.map(|us| us.to_string()),
     );
 }

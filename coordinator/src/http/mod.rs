@@ -8,6 +8,8 @@
 //! - [`error`](mod@error): what goes wrong, in both dialects
 //! - [`guard`], [`auth`]: who is let in
 //! - [`health`], [`metrics`], [`inspect`]: looking at the server, and at text as the model does
+//! - [`page`]: the web page
+//! - [`journal`]: one log line per request
 //! - [`spelling`], [`ids`]: spellings of tokens, names of answers
 //! - [`testing`]: an engine that says what it was told to
 //!
@@ -21,9 +23,11 @@ pub mod guard;
 pub mod health;
 pub mod ids;
 pub mod inspect;
+pub mod journal;
 pub mod knobs;
 pub mod metrics;
 pub mod openai;
+pub mod page;
 pub mod prompt;
 pub mod spelling;
 pub mod sse;
@@ -33,7 +37,7 @@ pub mod thinking;
 pub mod turn;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::any::Any;
 use std::io;
@@ -56,8 +60,10 @@ use state::SharedApp;
 /// Every route, and the layers around them: the last one added is the first to see a request.
 pub fn app(state: SharedApp) -> Router {
     Router::new()
-        .route("/", get(health::root))
+        .route("/", get(page::root))
+        .route("/page/{name}", get(page::part))
         .route("/health", get(health::show))
+        .route("/cluster", get(health::cluster))
         .route("/metrics", get(metrics::show))
         .route("/v1/models", get(openai::models::list))
         .route("/v1/models/{*name}", get(openai::models::show))
@@ -79,6 +85,7 @@ pub fn app(state: SharedApp) -> Router {
         .layer(from_fn_with_state(state.clone(), guard::check))
         .layer(from_fn_with_state(state.clone(), metrics::count))
         .layer(from_fn(error::word))
+        .layer(from_fn(journal::write))
         .with_state(state)
 }
 

@@ -100,7 +100,6 @@ async fn run(app: SharedApp, admitted: Admitted, mut narrator: impl Narrator, se
                 Ok(Some(event)) => narrator.tell(&app, event, &mut out),
                 Ok(None) => return,
                 Err(fault) => {
-                    tracing::warn!("request failed inside its stream: {fault}");
                     narrator.fail(&fault, &mut out);
                     open = false;
                 }

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use laguna_shared::config::GenerationConfig;
+use tokio::sync::watch;
 
 use super::auth::Keys;
 use super::error::Fault;
@@ -28,6 +29,8 @@ pub struct App {
     pub counters: Counters,
     /// When the process began to serve.
     pub started: Started,
+    /// Whether answers that still run are to end now.
+    pub stopping: Stopping,
     engine: OnceLock<EngineHandle>,
     loading: Mutex<Loading>,
 }
@@ -169,6 +172,31 @@ pub struct Loading {
     pub what: String,
 }
 
+/// Tells running turns that the time for finishing is over.
+#[derive(Clone, Debug)]
+pub struct Stopping(Arc<watch::Sender<bool>>);
+
+impl Default for Stopping {
+    fn default() -> Self {
+        Self(Arc::new(watch::Sender::new(false)))
+    }
+}
+
+impl Stopping {
+    /// Ends every turn that still runs, and every later one.
+    pub fn cut_now(&self) {
+        self.0.send_replace(true);
+    }
+
+    /// What a turn ends with, once it has to; pending until then.
+    pub async fn cut(&self) -> Fault {
+        // The sender is ours, so waiting can't fail.
+        let _ = self.0.subscribe().wait_for(|cut| *cut).await;
+        let message = "the server is stopping and could not wait for this answer any longer".to_owned();
+        Fault::Unavailable { message, code: "shutting_down" }
+    }
+}
+
 /// When the process began, on both clocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Started {
@@ -188,6 +216,7 @@ impl App {
             options,
             counters: Counters::default(),
             started: Started { at: Instant::now(), unix: unix_now() },
+            stopping: Stopping::default(),
             engine: OnceLock::new(),
             loading: Mutex::new(Loading::default()),
         }
@@ -222,10 +251,11 @@ impl App {
     /// [`Fault::Unavailable`] while loading, or with the missing shard.
     pub fn serving(&self) -> Result<&EngineHandle, Fault> {
         let Some(engine) = self.engine.get() else {
-            let progress = self.loading().and_then(|loading| loading.progress);
+            let Loading { progress, what } = self.loading().unwrap_or_default();
             let share = progress.map_or_else(String::new, |share| format!(" ({:.0} %)", share * 100.0));
+            let what = if what.is_empty() { what } else { format!(": {what}") };
             return Err(Fault::Unavailable {
-                message: format!("the model is loading{share}"),
+                message: format!("the model is loading{share}{what}"),
                 code: "loading",
             });
         };

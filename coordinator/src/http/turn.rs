@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::error::Fault;
-use super::state::App;
+use super::journal::Served;
+use super::state::{App, Stopping};
 use crate::chat::template::Thinking;
 use crate::chat::{Ended, Event as Said, FinishReason, Parser, Reply, StopMatcher};
 use crate::engine::request::{self, Event, PrefillProgress, Submission, Ticket};
@@ -55,6 +56,7 @@ pub struct Admitted {
     stops: Vec<String>,
     logprobs: bool,
     single_call: bool,
+    served: Served,
 }
 
 /// Something happened.
@@ -121,11 +123,11 @@ pub struct Whole {
     pub end: End,
 }
 
-/// Hands a request to the engine.
+/// Hands a request to the engine; `served` is told what becomes of it.
 ///
 /// # Errors
 /// If it does not fit the context, or the engine does not take it.
-pub fn admit(app: &App, ask: Ask) -> Result<Admitted, Fault> {
+pub fn admit(app: &App, ask: Ask, served: Served) -> Result<Admitted, Fault> {
     let engine = app.serving()?;
     let (context, prompt_tokens) = (app.context(), ask.prompt.len());
     if prompt_tokens >= context {
@@ -142,6 +144,7 @@ pub fn admit(app: &App, ask: Ask) -> Result<Admitted, Fault> {
         constraint: None,
         deadline: app.options.deadline.map(|deadline| Instant::now() + deadline),
     })?;
+    served.admitted(prompt_tokens);
     Ok(Admitted {
         ticket,
         submitted: Instant::now(),
@@ -150,6 +153,7 @@ pub fn admit(app: &App, ask: Ask) -> Result<Admitted, Fault> {
         stops: ask.stops,
         logprobs: ask.logprobs.is_some(),
         single_call: ask.single_call,
+        served,
     })
 }
 
@@ -179,6 +183,8 @@ pub struct Turn<'a> {
     /// Bytes of text that passed the stop strings.
     passed: usize,
     ready: VecDeque<TurnEvent>,
+    served: Served,
+    stopping: Stopping,
 }
 
 impl<'a> Turn<'a> {
@@ -205,6 +211,8 @@ impl<'a> Turn<'a> {
             decoded: 0,
             passed: 0,
             ready: VecDeque::new(),
+            served: admitted.served,
+            stopping: app.stopping.clone(),
         }
     }
 
@@ -218,12 +226,17 @@ impl<'a> Turn<'a> {
                 return Ok(Some(event));
             }
             let Some(ticket) = &mut self.ticket else { return Ok(None) };
-            let Some(event) = ticket.next().await else {
-                self.ticket = None;
-                return Err(Fault::Internal("the engine ended before the request did".to_owned()));
+            let taken = tokio::select! {
+                biased;
+                fault = self.stopping.cut() => Err(fault),
+                event = ticket.next() => match event {
+                    Some(event) => self.take(event),
+                    None => Err(Fault::Internal("the engine ended before the request did".to_owned())),
+                },
             };
-            if let Err(fault) = self.take(event) {
+            if let Err(fault) = taken {
                 self.ticket = None;
+                self.served.failed(&fault);
                 return Err(fault);
             }
         }
@@ -282,6 +295,7 @@ impl<'a> Turn<'a> {
             self.app.counters.first_token(self.submitted.elapsed());
         }
         self.usage.completion += 1;
+        self.served.token(self.usage);
         if let Some(logprobs) = token.logprobs.filter(|_| self.logprobs) {
             let said = TokenLogprobs { id: token.id, chosen: logprobs.chosen, top: logprobs.top };
             self.unsaid.push_back((self.decoded, said));
@@ -385,6 +399,7 @@ impl<'a> Turn<'a> {
         } else {
             self.unsaid.drain(..).map(|(_, token)| token).collect()
         };
+        self.served.finished(finish, self.usage);
         let end = End { finish, stopped, tokens, usage: self.usage };
         self.ready.push_back(TurnEvent::End(end));
     }

@@ -352,7 +352,7 @@ fn start_workers(workers: Vec<InMemoryWorker>) -> Result<(Runtime, Identity, Vec
         let listen = ([127, 0, 0, 1], 0).into();
         let settings =
             ServeSettings { identity: keys, listen, coordinators: vec![identity.pin()], mtu: None };
-        let listener = Listener::bind(&runtime, &settings)?;
+        let listener = Listener::bind(&runtime, &settings)?.quiet();
         let address = listener.address().to_string();
         runtime.spawn(listener.accept(Arc::new(welcome), bank, never()));
         Ok(Peer { address, pin, hello, mtu: None })

@@ -95,6 +95,8 @@ pub(crate) struct Listener {
     address: SocketAddr,
     config: ServerConfig,
     mtu: Option<u16>,
+    /// Whether coordinators are this process itself, whose coming and going is no news.
+    quiet: bool,
 }
 
 impl Listener {
@@ -111,7 +113,12 @@ impl Listener {
         let endpoint = Endpoint::new(settings, Some(config.clone()), socket, Arc::new(TokioRuntime));
         let endpoint = endpoint.map_err(cannot)?;
         let address = endpoint.local_addr().map_err(cannot)?;
-        Ok(Self { endpoint, address, config, mtu: *mtu })
+        Ok(Self { endpoint, address, config, mtu: *mtu, quiet: false })
+    }
+
+    /// For coordinators in this process: that they come and go is told at debug.
+    pub(crate) fn quiet(self) -> Self {
+        Self { quiet: true, ..self }
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -141,6 +148,7 @@ impl Listener {
                 bank: bank.clone(),
                 draining: draining.clone(),
                 admitted: admitted.clone(),
+                quiet: self.quiet,
             };
             // The datagram size depends on where the coordinator is, so the settings are made for each.
             let mut config = self.config.clone();
@@ -163,6 +171,7 @@ struct Session {
     bank: Arc<Mutex<Box<dyn ExpertBank>>>,
     draining: watch::Receiver<bool>,
     admitted: Arc<Admitted>,
+    quiet: bool,
 }
 
 impl Session {
@@ -182,12 +191,19 @@ impl Session {
             tracing::warn!(%remote, "a coordinator connected and asked for nothing");
             return connection.close(end::code(CloseCode::TimedOut), b"no stream");
         };
-        tracing::info!(%remote, "coordinator connected");
+        if self.quiet {
+            tracing::debug!(%remote, "coordinator connected");
+        } else {
+            tracing::info!(%remote, "coordinator connected");
+        }
         let mut server = Server::new(self.offer.clone(), Instant::now());
         self.converse(&mut server, send, recv, &used).await;
         let close = server.end().map_or(CloseCode::Done, ServerEnd::close_code);
         connection.close(end::code(close), close.to_string().as_bytes());
         match server.end() {
+            Some(end @ (ServerEnd::Gone(_) | ServerEnd::Draining)) if self.quiet => {
+                tracing::debug!(%remote, calls = server.answered(), %end, "coordinator gone");
+            }
             Some(end @ (ServerEnd::Gone(_) | ServerEnd::Draining)) => {
                 tracing::info!(%remote, calls = server.answered(), %end, "coordinator gone");
             }

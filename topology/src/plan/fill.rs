@@ -157,7 +157,7 @@ fn accounts(
                 range,
                 trunk: model.trunk,
                 experts,
-                kv: model.kv(topology.coordinator.context),
+                kv: model.kv(topology.coordinator.planned_context()),
                 budget: topology.coordinator.memory,
             },
             NodeName::Worker(_) => {
@@ -202,7 +202,7 @@ fn shortage(
     PlanError::DoesNotFit(Box::new(Shortage {
         num_experts: model.num_experts,
         expert: model.expert(),
-        context: topology.coordinator.context,
+        context: topology.coordinator.planned_context(),
         nodes,
         unranged,
     }))

@@ -1,14 +1,15 @@
 //! `/v1/completions`: text that goes on.
 
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use serde_json::{Value, json};
 
 use crate::chat::Event as Said;
 use crate::http::error::Fault;
 use crate::http::fields::{self, Fields, mismatch};
+use crate::http::journal::Served;
 use crate::http::spelling::{LEAST_LOGPROB, Spellings};
 use crate::http::sse::{Frames, Narrator};
 use crate::http::state::{App, KeepAliveStyle, SharedApp};
@@ -31,9 +32,13 @@ struct Shape {
 ///
 /// # Errors
 /// If the request can't be understood, kept or taken; nothing was sent then.
-pub async fn create(State(app): State<SharedApp>, body: Bytes) -> Result<Response, Fault> {
+pub async fn create(
+    State(app): State<SharedApp>,
+    Extension(served): Extension<Served>,
+    body: Bytes,
+) -> Result<Response, Fault> {
     let request = state::off_thread(&app, move |app| read(app, &body)).await?;
-    let admitted = turn::admit(&app, request.ask)?;
+    let admitted = turn::admit(&app, request.ask, served)?;
     let mut texts = Texts {
         id: ids::unique("cmpl-"),
         created: state::unix_now(),

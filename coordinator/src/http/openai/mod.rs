@@ -19,7 +19,7 @@ use super::turn::TurnUsage;
 use crate::chat::FinishReason;
 
 /// OpenAI's name of a reason.
-const fn reason(finish: FinishReason) -> &'static str {
+pub(super) const fn reason(finish: FinishReason) -> &'static str {
     match finish {
         FinishReason::Stop => "stop",
         FinishReason::Length => "length",

@@ -151,6 +151,36 @@ async fn stopping_lets_answers_finish_and_takes_no_more() {
     assert_eq!((answer.status.as_u16(), &answer.json()["error"]["code"]), (503, &json!("shutting_down")));
 }
 
+/// Past the drain's limit: streams are told so, answers in one piece too, and the engine stops.
+#[tokio::test]
+async fn what_is_not_done_in_time_ends_with_an_error() {
+    let served = serve(slow()).await;
+    let mut streamed = served.post("/v1/chat/completions", asking(json!({"stream": true}))).await;
+    read_until(&mut streamed, "200 OK").await;
+    let mut whole = served.post("/v1/messages", asking(json!({"max_tokens": 9}))).await;
+    wait_for(|| served.rig.seen.prompts.lock().unwrap().len() == 2).await;
+    served.rig.app.stopping.cut_now();
+    assert!(!read_until(&mut streamed, "\"code\":\"shutting_down\"").await.contains("[DONE]"));
+    let text = read_until(&mut whole, "overloaded_error").await;
+    assert!(text.starts_with("HTTP/1.1 503"), "{text}");
+    wait_for(|| served.cancelled() == 2).await;
+}
+
+#[tokio::test]
+async fn the_longest_time_of_a_request_reaches_the_engine() {
+    for limit in [None, Some(Duration::from_secs(7))] {
+        let rig = Rig::with(
+            |options| options.deadline = limit,
+            limits(2048, 8),
+            Status::default(),
+            |submission| vec![Line::Say(ids(if submission.deadline.is_some() { "some" } else { "none" }))],
+        );
+        let answer = rig.chat(json!({})).await.json();
+        let said = if limit.is_some() { "some" } else { "none" };
+        assert_eq!(answer["choices"][0]["message"]["content"], said);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_streams_and_random_cancels_mix_nothing_up() {
     // Says its prompt's length, in words.

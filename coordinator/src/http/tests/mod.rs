@@ -3,15 +3,16 @@
 //! - [`rig`]: a server with a parrot, and a client that keeps every byte
 //! - `stream`, `whole`: chat completions; `calls`: tools; `refusals`: what is turned away; `access`: who is let in
 //! - `prompts`: what reaches the model; `messages`, `responses`, `completions`: the other dialects
-//! - `life`: cancels, silence, draining
+//! - `life`: cancels, silence, draining; `looks`: the page, `/health`, `/cluster`, names of requests
 
 mod access;
 mod calls;
 mod completions;
 mod life;
+mod looks;
 mod messages;
 mod prompts;
 mod refusals;
 mod responses;
-mod rig;
+pub(crate) mod rig;
 mod stream;

@@ -18,25 +18,25 @@ use crate::http::testing::{Line, Seen, limits, parrot};
 use crate::text::TextTokenizer;
 
 /// A server and what its engine has seen.
-pub(super) struct Rig {
-    pub(super) app: SharedApp,
-    pub(super) seen: Arc<Seen>,
+pub(crate) struct Rig {
+    pub(crate) app: SharedApp,
+    pub(crate) seen: Arc<Seen>,
 }
 
 /// An answer with all of its body.
-pub(super) struct Answer {
-    pub(super) status: StatusCode,
-    pub(super) headers: axum::http::HeaderMap,
-    pub(super) text: String,
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: axum::http::HeaderMap,
+    pub(crate) text: String,
 }
 
 impl Answer {
-    pub(super) fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.text).unwrap_or_else(|e| panic!("{e}: {}", self.text))
     }
 
     /// Data of every event but `[DONE]`, which must be the last if it is there.
-    pub(super) fn events(&self) -> Vec<Value> {
+    pub(crate) fn events(&self) -> Vec<Value> {
         let data = self.text.lines().filter_map(|line| line.strip_prefix("data: "));
         let data: Vec<&str> = data.collect();
         let done = data.iter().position(|data| *data == "[DONE]");
@@ -46,7 +46,7 @@ impl Answer {
     }
 
     /// The message that an OpenAI client puts together from a stream.
-    pub(super) fn joined(&self) -> Value {
+    pub(crate) fn joined(&self) -> Value {
         let mut message = json!({"role": null, "content": "", "reasoning_content": "", "tool_calls": []});
         let mut finish = Value::Null;
         for event in self.events() {
@@ -86,17 +86,17 @@ impl Answer {
 
 impl Rig {
     /// A server whose model does what `script` says.
-    pub(super) fn new(script: impl Fn(&Submission) -> Vec<Line> + Send + 'static) -> Self {
+    pub(crate) fn new(script: impl Fn(&Submission) -> Vec<Line> + Send + 'static) -> Self {
         Self::with(|_| {}, limits(2048, 8), Status::default(), script)
     }
 
     /// A server whose model says `text`, tokenised as the model would, then ends its turn.
-    pub(super) fn saying(text: &str) -> Self {
+    pub(crate) fn saying(text: &str) -> Self {
         let ids = ids(text);
         Self::new(move |_| vec![Line::Say(ids.clone())])
     }
 
-    pub(super) fn with(
+    pub(crate) fn with(
         change: impl FnOnce(&mut Options),
         limits: Limits,
         status: Status,
@@ -108,26 +108,26 @@ impl Rig {
         Self { app, seen }
     }
 
-    pub(super) async fn send(&self, request: Request<Body>) -> Answer {
+    pub(crate) async fn send(&self, request: Request<Body>) -> Answer {
         let response = crate::http::app(self.app.clone()).oneshot(request).await.expect("infallible");
         read(response).await
     }
 
-    pub(super) async fn get(&self, path: &str) -> Answer {
+    pub(crate) async fn get(&self, path: &str) -> Answer {
         self.send(Request::get(path).body(Body::empty()).expect("a request")).await
     }
 
-    pub(super) async fn post(&self, path: &str, body: Value) -> Answer {
+    pub(crate) async fn post(&self, path: &str, body: Value) -> Answer {
         self.send(Request::post(path).body(Body::from(body.to_string())).expect("a request")).await
     }
 
     /// A chat completion of one user message and `more` fields.
-    pub(super) async fn chat(&self, more: Value) -> Answer {
+    pub(crate) async fn chat(&self, more: Value) -> Answer {
         self.post("/v1/chat/completions", asking(more)).await
     }
 
     /// The prompt that the engine got last, as text with control tokens.
-    pub(super) fn last_prompt(&self) -> String {
+    pub(crate) fn last_prompt(&self) -> String {
         let prompts = self.seen.prompts.lock().unwrap();
         let ids = prompts.last().expect("a prompt");
         self.app.text.tokenizer.inner().decode(ids, false).expect("decodes")
@@ -135,7 +135,7 @@ impl Rig {
 }
 
 /// A body with one user message, thinking off, and `more` fields.
-pub(super) fn asking(more: Value) -> Value {
+pub(crate) fn asking(more: Value) -> Value {
     let mut body = json!({
         "model": "any", "messages": [{"role": "user", "content": "hi"}], "reasoning_effort": "none",
     });
@@ -145,7 +145,7 @@ pub(super) fn asking(more: Value) -> Value {
 }
 
 /// A tool whose argument `s` is a string and `n` a number.
-pub(super) fn tool(name: &str) -> Value {
+pub(crate) fn tool(name: &str) -> Value {
     let properties = json!({"s": {"type": "string"}, "n": {"type": "integer"}});
     json!({"type": "function", "function": {
         "name": name, "parameters": {"type": "object", "properties": properties},
@@ -153,7 +153,7 @@ pub(super) fn tool(name: &str) -> Value {
 }
 
 /// State without an engine.
-pub(super) fn state(change: impl FnOnce(&mut Options)) -> App {
+pub(crate) fn state(change: impl FnOnce(&mut Options)) -> App {
     let mut options = Options::for_checkpoint(&GenerationConfig::default());
     change(&mut options);
     let model = ServedModel {
@@ -166,7 +166,7 @@ pub(super) fn state(change: impl FnOnce(&mut Options)) -> App {
     App::new(model, tokenizer(), Template::load(&nano()).expect("bundled"), options)
 }
 
-pub(super) fn nano() -> PathBuf {
+pub(crate) fn nano() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/nano")
 }
 
@@ -175,13 +175,13 @@ fn tokenizer() -> TextTokenizer {
 }
 
 /// Ids of `text`, control tokens as single ids.
-pub(super) fn ids(text: &str) -> Vec<u32> {
+pub(crate) fn ids(text: &str) -> Vec<u32> {
     static TOKENIZER: LazyLock<TextTokenizer> = LazyLock::new(tokenizer);
     TOKENIZER.encode_rendered(text).expect("encodes")
 }
 
 /// Waits until `done`, for half a minute at most: machines are slow when they build.
-pub(super) async fn wait_for(mut done: impl FnMut() -> bool) {
+pub(crate) async fn wait_for(mut done: impl FnMut() -> bool) {
     for _ in 0..6000 {
         if done() {
             return;
@@ -191,7 +191,7 @@ pub(super) async fn wait_for(mut done: impl FnMut() -> bool) {
     panic!("it never happened");
 }
 
-pub(super) async fn read(response: Response<Body>) -> Answer {
+pub(crate) async fn read(response: Response<Body>) -> Answer {
     let (parts, body) = response.into_parts();
     let bytes = axum::body::to_bytes(body, usize::MAX).await.expect("a body");
     let text = String::from_utf8(bytes.to_vec()).expect("UTF-8");

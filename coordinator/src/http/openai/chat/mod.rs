@@ -8,13 +8,14 @@ pub mod request;
 pub mod stream;
 pub mod whole;
 
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use serde_json::{Value, json};
 
 use crate::http::error::Fault;
+use crate::http::journal::Served;
 use crate::http::spelling::Spellings;
 use crate::http::state::{self, SharedApp};
 use crate::http::turn::{self, TokenLogprobs, Turn};
@@ -24,9 +25,13 @@ use crate::http::{ids, sse};
 ///
 /// # Errors
 /// If the request can't be understood, kept or taken; nothing was sent then.
-pub async fn create(State(app): State<SharedApp>, body: Bytes) -> Result<Response, Fault> {
+pub async fn create(
+    State(app): State<SharedApp>,
+    Extension(served): Extension<Served>,
+    body: Bytes,
+) -> Result<Response, Fault> {
     let request = state::off_thread(&app, move |app| request::read(app, &body)).await?;
-    let admitted = turn::admit(&app, request.ask)?;
+    let admitted = turn::admit(&app, request.ask, served)?;
     let head = Head { id: ids::unique("chatcmpl-"), created: state::unix_now(), model: app.model.id.clone() };
     let response = if request.shape.stream {
         sse::respond(app, admitted, stream::Chunks::new(head, request.shape))

@@ -6,12 +6,13 @@
 pub mod request;
 pub mod story;
 
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 
 use crate::http::error::Fault;
+use crate::http::journal::Served;
 use crate::http::sse::{self, Frames, Narrator};
 use crate::http::state::{self, App, SharedApp};
 use crate::http::turn::{self, Admitted, Turn};
@@ -21,10 +22,14 @@ use story::Story;
 ///
 /// # Errors
 /// If the request can't be understood, kept or taken; nothing was sent then.
-pub async fn create(State(app): State<SharedApp>, body: Bytes) -> Result<Response, Fault> {
+pub async fn create(
+    State(app): State<SharedApp>,
+    Extension(served): Extension<Served>,
+    body: Bytes,
+) -> Result<Response, Fault> {
     let request = state::off_thread(&app, move |app| request::read(app, &body)).await?;
     let story = Story::new(app.model.id.clone(), request.echo);
-    let response = match (turn::admit(&app, request.ask), request.stream) {
+    let response = match (turn::admit(&app, request.ask, served), request.stream) {
         (Ok(admitted), true) => sse::respond(app, admitted, story),
         (Ok(admitted), false) => Json(whole(&app, admitted, story).await?).into_response(),
         // Codex looks for this one inside the stream and nowhere else.
