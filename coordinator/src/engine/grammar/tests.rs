@@ -6,8 +6,6 @@
 use std::path::Path;
 use std::sync::LazyLock;
 
-use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 
 use super::*;
@@ -15,6 +13,7 @@ use crate::chat::{CallForm, FinishReason};
 use crate::chat::{Ended, Parser, Reply, Thinking, ToolSchemas};
 use crate::engine::sampler::Constraint;
 use crate::http::spelling::Spellings;
+use crate::http::testing::Babble;
 use crate::text::TextTokenizer;
 
 struct Model {
@@ -53,22 +52,13 @@ impl Model {
     }
 
     /// Draws until the answer ends, or `most` tokens are made; the text, and whether it ended.
-    ///
-    /// Some of the time the model goes for one of `urges` token by token: no chance alone would ever spell an end tag.
     fn babble(&self, guide: &mut Guide, seed: u64, urges: &[&str], most: usize) -> (String, bool) {
-        let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let urges: Vec<Vec<u32>> = urges.iter().map(|urge| self.ids(urge)).collect();
-        let (mut made, mut urge): (Vec<u32>, std::collections::VecDeque<u32>) = <_>::default();
+        let mut babble = Babble::new(seed, urges.iter().map(|urge| self.ids(urge)).collect());
+        let (mut made, mut logits) = (Vec::new(), vec![0.0; self.size]);
         while made.len() < most {
-            let allowed = self.allowed(guide);
-            if urge.is_empty() && rng.random_range(0..4) == 0 {
-                urge.extend(&urges[rng.random_range(0..urges.len())]);
-            }
-            let wanted = urge.pop_front().filter(|id| allowed.contains(id));
-            let id = wanted.unwrap_or_else(|| {
-                urge.clear();
-                allowed[rng.random_range(0..allowed.len())]
-            });
+            logits.fill(0.0);
+            guide.mask(&mut logits).expect("a mask");
+            let id = babble.next(&logits).expect("a token");
             if self.vocabulary.stop_ids().contains(&id) {
                 return (self.text(&made), true);
             }
