@@ -128,8 +128,8 @@ async fn report_24_one_call_is_made_where_one_is_allowed() {
 #[tokio::test]
 async fn report_24_strict_tools_bind_every_call() {
     let mut called = 0;
-    for seed in 0..12 {
-        let fields = json!({"tools": [strict_tool("f", true)], "max_tokens": 800});
+    for seed in 0..6 {
+        let fields = json!({"tools": [strict_tool("f", true)], "max_tokens": 600});
         let message = told(seed, fields).await;
         for call in message["tool_calls"].as_array().unwrap() {
             // The budget may have cut the last one.
@@ -139,7 +139,7 @@ async fn report_24_strict_tools_bind_every_call() {
             }
         }
     }
-    assert!(called > 3, "{called} calls");
+    assert!(called > 2, "{called} calls");
 }
 
 #[tokio::test]
