@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use clap::{Parser, ValueEnum};
 use laguna_coordinator::cli::args::Args;
 use laguna_coordinator::cli::cluster::{self, Cluster};
+use laguna_coordinator::cli::loading::unwatched;
 use laguna_coordinator::engine::generation::{Report, Request, generate};
 use laguna_coordinator::engine::sampler::{Sampler, Sampling};
 use laguna_shared::quic::Identity;

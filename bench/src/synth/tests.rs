@@ -27,7 +27,7 @@ fn four_tokens(dir: &Path) -> Vec<u32> {
     let dir = dir.to_str().unwrap();
     let args =
         Args::parse_from(["laguna-coord", "--loopback=2", "--bank", "reference", "--chunk", "3", "-m", dir]);
-    let mut cluster = cluster::open(&args.cluster, ActivationType::F32, None).unwrap();
+    let mut cluster = cluster::open(&args.cluster, ActivationType::F32, None, &|_| ()).unwrap();
     let request =
         Request { prompt: &[2, 25, 26, 27, 28], max_tokens: 4, chunk: cluster.chunk, stop_ids: &[] };
     let mut ids = Vec::new();

@@ -2,6 +2,7 @@
 //!
 //! - [`prefill`]: a prompt into the cache, in chunks
 //! - [`sampler`]: logits → the next id
+//! - [`grammar`]: which tokens may come, where the answer's form is asked for
 //! - [`generation`]: one sequence by itself, for the command line
 //! - [`request`]: what a client of the engine asks for, and what it gets back
 //! - [`handle`]: the engine as other threads see it
@@ -9,6 +10,7 @@
 //! - [`prefix`]: keys and values kept for later requests
 
 pub mod generation;
+pub mod grammar;
 pub mod handle;
 pub mod prefill;
 pub mod prefix;

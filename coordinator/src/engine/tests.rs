@@ -30,7 +30,7 @@ fn cases() -> Vec<Case> {
     read_cases(&fixture(), 512).unwrap()
 }
 
-fn settings() -> EngineSettings {
+pub(super) fn settings() -> EngineSettings {
     EngineSettings {
         context: 4096,
         parallel: NonZeroUsize::new(8).unwrap(),
@@ -42,10 +42,15 @@ fn settings() -> EngineSettings {
 
 /// Runs an engine on a thread of its own while `client` talks to it.
 fn with_engine(settings: EngineSettings, client: impl FnOnce(&EngineHandle)) {
+    with_model(fixture(), settings, client);
+}
+
+/// As [`with_engine`], over the checkpoint in `dir`, its experts in two shards.
+pub(super) fn with_model(dir: PathBuf, settings: EngineSettings, client: impl FnOnce(&EngineHandle)) {
     let (sender, receiver) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || {
         // MLX stays on the thread that loads the model.
-        let opened = OpenModel::open(&fixture(), &ConfigOptions::default()).unwrap();
+        let opened = OpenModel::open(&dir, &ConfigOptions::default()).unwrap();
         let OpenModel { checkpoint, config, inventory, .. } = &opened;
         let model =
             Model::load(checkpoint, inventory, config, ActivationType::F32, TrunkBits::Stored, &mut |_| ())
@@ -56,9 +61,11 @@ fn with_engine(settings: EngineSettings, client: impl FnOnce(&EngineHandle)) {
             let welcome = opened.welcome(ShardId(shard), bank.as_ref()).unwrap();
             InMemoryWorker { hello, welcome, bank }
         };
-        let workers = vec![worker(0, ExpertRange::new(0, 8)), worker(1, ExpertRange::new(8, 16))];
+        let experts = u16::try_from(config.num_experts).unwrap();
+        let half = experts / 2;
+        let workers = vec![worker(0, ExpertRange::new(0, half)), worker(1, ExpertRange::new(half, experts))];
         let links = InMemoryLinks::new(workers, CallerSettings::default()).unwrap();
-        let owners: Vec<ShardId> = (0..16).map(ExpertId).map(|e| ShardId(e.0 / 8)).collect();
+        let owners: Vec<ShardId> = (0..experts).map(ExpertId).map(|e| ShardId(e.0 / half)).collect();
         let experts = Experts::new(&owners, Box::new(links), None).unwrap();
         let (engine, handle) = Engine::new(model, experts, settings);
         sender.send(handle).unwrap();
@@ -71,7 +78,7 @@ fn with_engine(settings: EngineSettings, client: impl FnOnce(&EngineHandle)) {
     thread.join().unwrap();
 }
 
-fn greedy(prompt: &[u32], max_tokens: usize) -> Submission {
+pub(super) fn greedy(prompt: &[u32], max_tokens: usize) -> Submission {
     Submission {
         prompt: prompt.to_vec(),
         sampling: Sampling::greedy(),
@@ -85,7 +92,7 @@ fn greedy(prompt: &[u32], max_tokens: usize) -> Submission {
 }
 
 /// Ids made, and how the request ended.
-fn finish(mut ticket: Ticket) -> (Vec<u32>, Result<Finished, EngineError>) {
+pub(super) fn finish(mut ticket: Ticket) -> (Vec<u32>, Result<Finished, EngineError>) {
     let mut ids = Vec::new();
     while let Some(event) = ticket.next_blocking() {
         match event {

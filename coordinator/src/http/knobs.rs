@@ -108,21 +108,7 @@ pub fn refuse(fields: &Fields<'_>) -> Result<(), Fault> {
             return Err(Fault::unsupported(&fields.path(name), &format!("{reason} (got {shown})")));
         }
     }
-    match fields.get("response_format") {
-        None => Ok(()),
-        Some(format) => format_of(format, &fields.path("response_format")),
-    }
-}
-
-/// Refuses every output format but text.
-///
-/// # Errors
-/// [`Fault::Unsupported`].
-pub fn format_of(format: &Value, path: &str) -> Result<(), Fault> {
-    match format.get("type").and_then(Value::as_str) {
-        Some("text") => Ok(()),
-        _ => Err(Fault::unsupported(path, NO_GRAMMAR)),
-    }
+    Ok(())
 }
 
 fn logit_bias(fields: &Fields<'_>, app: &App) -> Result<Vec<(u32, f32)>, Fault> {
@@ -155,13 +141,13 @@ const REFUSED: &[Refused] = &[
     ("functions", empty, "send tools instead"),
     ("function_call", none_or_auto, "send tool_choice instead"),
     ("web_search_options", never, "nothing is searched here"),
-    ("json_schema", empty, NO_GRAMMAR),
-    ("grammar", empty, NO_GRAMMAR),
-    ("structured_outputs", empty, NO_GRAMMAR),
-    ("guided_json", empty, NO_GRAMMAR),
-    ("guided_regex", empty, NO_GRAMMAR),
-    ("guided_choice", empty, NO_GRAMMAR),
-    ("guided_grammar", empty, NO_GRAMMAR),
+    ("json_schema", empty, SEND_FORMAT),
+    ("structured_outputs", empty, SEND_FORMAT),
+    ("guided_json", empty, SEND_FORMAT),
+    ("grammar", empty, ONLY_JSON),
+    ("guided_regex", empty, ONLY_JSON),
+    ("guided_choice", empty, ONLY_JSON),
+    ("guided_grammar", empty, ONLY_JSON),
     ("bad_words", empty, "send logit_bias instead"),
     ("min_tokens", zero, "not built"),
     ("use_beam_search", falsy, "not built"),
@@ -174,8 +160,8 @@ const REFUSED: &[Refused] = &[
     ("prompt_logprobs", zero, "not built"),
 ];
 
-/// What to say about everything a grammar would enforce.
-pub const NO_GRAMMAR: &str = "this server can't enforce the form of the answer yet, and does not pretend to; leave it out and ask for it in words";
+const SEND_FORMAT: &str = "send response_format with a json_schema instead";
+const ONLY_JSON: &str = "of all forms only JSON by a schema is enforced; send response_format";
 
 fn never(_: &Value) -> bool {
     false

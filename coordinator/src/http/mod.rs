@@ -4,7 +4,7 @@
 //! - [`turn`]: one turn: a prompt into the engine, and what the model says back, in no dialect
 //! - [`sse`]: a turn told in server-sent events
 //! - [`openai`], [`anthropic`]: requests in, answers out; one dialect, one file
-//! - [`fields`], [`knobs`], [`thinking`], [`prompt`]: reading requests, for all dialects
+//! - [`fields`], [`knobs`], [`thinking`], [`prompt`], [`form`]: reading requests, for all dialects
 //! - [`error`](mod@error): what goes wrong, in both dialects
 //! - [`guard`], [`auth`]: who is let in
 //! - [`health`], [`metrics`], [`inspect`]: looking at the server, and at text as the model does
@@ -19,6 +19,7 @@ pub mod anthropic;
 pub mod auth;
 pub mod error;
 pub mod fields;
+pub mod form;
 pub mod guard;
 pub mod health;
 pub mod ids;

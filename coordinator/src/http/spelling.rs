@@ -32,6 +32,11 @@ impl Spellings {
         self.0.get(id as usize).map_or(&[], |bytes| bytes)
     }
 
+    /// The bytes of every id, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        self.0.iter().map(|bytes| &**bytes)
+    }
+
     /// The text of `id`; parts of a character are U+FFFD.
     pub fn text(&self, id: u32) -> String {
         String::from_utf8_lossy(self.bytes(id)).into_owned()

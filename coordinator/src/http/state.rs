@@ -12,7 +12,8 @@ use super::guard::Access;
 use super::metrics::Counters;
 use super::spelling::Spellings;
 use crate::chat::template::WallTime;
-use crate::chat::{Conversation, RenderOptions, Rendered, Template};
+use crate::chat::{CallForm, Conversation, RenderOptions, Rendered, Template};
+use crate::engine::grammar::Vocabulary;
 use crate::engine::handle::EngineHandle;
 use crate::engine::sampler::Sampling;
 use crate::text::TextTokenizer;
@@ -61,6 +62,10 @@ pub struct Text {
     pub template: Template,
     /// How single tokens are spelled.
     pub spellings: Spellings,
+    /// How the template writes calls.
+    pub call_form: CallForm,
+    /// Made when a request first asks for a form.
+    vocabulary: OnceLock<Result<Arc<Vocabulary>, String>>,
 }
 
 /// What the flags and the checkpoint say about every request.
@@ -212,7 +217,13 @@ impl App {
         let spellings = Spellings::of(&tokenizer);
         Self {
             model,
-            text: Text { tokenizer, template, spellings },
+            text: Text {
+                call_form: CallForm::of(&template),
+                tokenizer,
+                template,
+                spellings,
+                vocabulary: OnceLock::new(),
+            },
             options,
             counters: Counters::default(),
             started: Started { at: Instant::now(), unix: unix_now() },
@@ -263,6 +274,20 @@ impl App {
             Some(message) => Err(Fault::Unavailable { message, code: "shard_unavailable" }),
             None => Ok(engine),
         }
+    }
+
+    /// The tokens as grammars need them. Takes a moment when it is first asked for.
+    ///
+    /// # Errors
+    /// [`Fault::Internal`] if the tokenizer has no stop id, or is none that grammars can be kept over.
+    pub fn vocabulary(&self) -> Result<&Arc<Vocabulary>, Fault> {
+        let Text { tokenizer, spellings, vocabulary, .. } = &self.text;
+        let made = vocabulary.get_or_init(|| {
+            let stop_ids = self.model.stop_ids.clone();
+            Vocabulary::new(spellings.iter(), tokenizer.control_tokens(), stop_ids).map(Arc::new)
+        });
+        made.as_ref()
+            .map_err(|reason| Fault::Internal(format!("the tokenizer can't be used for grammars: {reason}")))
     }
 
     /// Tokens of the served context, prompt and new ones together: what one request may use of the engine's limits.

@@ -13,7 +13,7 @@ use super::state::{App, Stopping};
 use crate::chat::template::Thinking;
 use crate::chat::{Ended, Event as Said, FinishReason, Parser, Reply, StopMatcher};
 use crate::engine::request::{self, Event, PrefillProgress, Submission, Ticket};
-use crate::engine::sampler::Sampling;
+use crate::engine::sampler::{Constraint, Sampling};
 use crate::text::Detokenizer;
 
 /// A request in no dialect.
@@ -36,6 +36,8 @@ pub struct Ask {
     pub logprobs: Option<usize>,
     /// End the turn after its first call.
     pub single_call: bool,
+    /// Which tokens may come.
+    pub constraint: Option<Box<dyn Constraint>>,
 }
 
 /// What the text of an answer means.
@@ -141,7 +143,7 @@ pub fn admit(app: &App, ask: Ask, served: Served) -> Result<Admitted, Fault> {
         max_tokens: ask.max_tokens.unwrap_or(usize::MAX).min(context - prompt_tokens),
         stop_ids: ask.stop_ids,
         logprobs: ask.logprobs,
-        constraint: None,
+        constraint: ask.constraint,
         deadline: app.options.deadline.map(|deadline| Instant::now() + deadline),
     })?;
     served.admitted(prompt_tokens);

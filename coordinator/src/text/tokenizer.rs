@@ -1,5 +1,6 @@
 //! The checkpoint's `tokenizer.json`, as the engine uses it.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use tokenizers::Tokenizer;
@@ -67,6 +68,13 @@ impl TextTokenizer {
     /// The library's tokenizer.
     pub const fn inner(&self) -> &Tokenizer {
         &self.tokenizer
+    }
+
+    /// Added tokens by their spelling. Blank ones are left out: white space controls nothing.
+    pub fn control_tokens(&self) -> BTreeMap<String, u32> {
+        let added = self.tokenizer.get_added_tokens_decoder().into_iter();
+        let control = added.filter(|(_, token)| !token.content.trim().is_empty());
+        control.map(|(id, token)| (token.content, id)).collect()
     }
 
     /// Ids of a text that owns its first token itself (a rendered chat template). Nothing is added.

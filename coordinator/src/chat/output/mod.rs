@@ -22,4 +22,4 @@ mod tests;
 
 pub use event::{Ended, Event, FinishReason, Reply, ReplyCall};
 pub use parser::Parser;
-pub use schema::ToolSchemas;
+pub use schema::{ArgumentForm, ToolSchemas};

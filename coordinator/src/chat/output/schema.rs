@@ -29,10 +29,33 @@ impl ToolSchemas {
         read
     }
 
+    /// How the model writes `argument` of `tool`, and how it is therefore read.
+    pub fn form(&self, tool: &str, argument: &str) -> ArgumentForm {
+        let types = self.types(tool, argument);
+        if !types.includes(Types::STRING) {
+            ArgumentForm::Json
+        } else if Types::STRING.union(Types::NULL).includes(types) {
+            ArgumentForm::Bare
+        } else {
+            ArgumentForm::Mixed
+        }
+    }
+
     /// The types that `tool` accepts for `argument`; any for what was never declared.
     pub(super) fn types(&self, tool: &str, argument: &str) -> Types {
         self.tools.get(tool).and_then(|arguments| arguments.get(argument)).copied().unwrap_or(Types::ANY)
     }
+}
+
+/// How the model writes an argument, by its types.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ArgumentForm {
+    /// A string as it is; perhaps also the bare word `null`.
+    Bare,
+    /// A string as it is, or JSON of something else.
+    Mixed,
+    /// JSON; never a string.
+    Json,
 }
 
 /// A set of JSON types.

@@ -6,7 +6,8 @@ use serde_json::{Map, Value, json};
 use crate::chat::{Conversation, Message, Role, ToolCall};
 use crate::http::error::Fault;
 use crate::http::fields::{self, Fields, mismatch};
-use crate::http::prompt::{self, Prompt, Tools};
+use crate::http::form::{self, Format};
+use crate::http::prompt::{self, Choice, Prompt, Tools};
 use crate::http::state::App;
 use crate::http::turn::Ask;
 use crate::http::{knobs, thinking};
@@ -29,12 +30,7 @@ pub fn read(app: &App, body: &Bytes) -> Result<Request, Fault> {
     let body = fields::parse(body)?;
     let fields = Fields::of_body(&body)?;
     knobs::refuse(&fields)?;
-    if let Some(format) = fields.get("output_format") {
-        knobs::format_of(format, "output_format")?;
-    }
-    if let Some(format) = fields.object("output_config")?.and_then(|config| config.get("format")) {
-        knobs::format_of(format, "output_config.format")?;
-    }
+    let format = Format::read(&fields, &["output_config.format", "output_format", "response_format"])?;
     let max_tokens =
         fields.count("max_tokens", 1)?.ok_or_else(|| fields.missing("max_tokens", "whole number from 1"))?;
     let single_call = match fields.get("tool_choice") {
@@ -45,7 +41,10 @@ pub fn read(app: &App, body: &Bytes) -> Result<Request, Fault> {
             .flatten(),
         _ => None,
     };
-    let Prompt { rendered, reader, bias, warnings } = prompt(app, &fields)?;
+    let single_call = single_call.unwrap_or(false);
+    let Prompt { rendered, reader, thinking, bias, tools } = prompt(app, &fields)?;
+    let stop_ids = knobs::stop_ids(&fields, app)?;
+    let constraint = form::constraint(app, format.as_ref(), &tools, thinking, &stop_ids, single_call)?;
     let mut sampling = knobs::sampling(&fields, app)?;
     sampling.logit_bias.extend(bias);
     let ask = Ask {
@@ -55,11 +54,12 @@ pub fn read(app: &App, body: &Bytes) -> Result<Request, Fault> {
         seed: knobs::seed(&fields)?,
         max_tokens: Some(max_tokens),
         stops: fields.strings("stop_sequences")?,
-        stop_ids: knobs::stop_ids(&fields, app)?,
+        stop_ids,
         logprobs: None,
-        single_call: single_call.unwrap_or(false),
+        single_call,
+        constraint,
     };
-    Ok(Request { ask, stream: fields.boolean("stream")?.unwrap_or(false), warnings })
+    Ok(Request { ask, stream: fields.boolean("stream")?.unwrap_or(false), warnings: tools.warnings })
 }
 
 /// The prompt of `system`, `messages`, `tools` and `thinking`.
@@ -242,14 +242,24 @@ fn tools(fields: &Fields<'_>) -> Result<Tools, Fault> {
                 function.insert(ours.to_owned(), value.clone());
             }
         }
-        tools.definitions.push(json!({"type": "function", "function": function}));
+        let strict = tool.boolean("strict")?.unwrap_or(false);
+        tools.push(json!({"type": "function", "function": function}), tool.path("input_schema"), strict)?;
     }
     if let Some(choice) = fields.object("tool_choice")? {
-        match choice.string("type")? {
-            Some("auto") | None => {}
-            Some("none") => tools.forbidden = true,
-            Some(_) => return Err(Fault::unsupported("tool_choice", knobs::NO_GRAMMAR)),
-        }
+        let kind = match choice.string("type")? {
+            Some("auto") | None => Choice::Auto,
+            Some("none") => Choice::None,
+            Some("any") => Choice::Required,
+            Some("tool") => {
+                let name = choice.string("name")?.ok_or_else(|| choice.missing("name", "a tool's name"))?;
+                Choice::Named(name.to_owned())
+            }
+            Some(other) => {
+                let reason = format!("expected auto, any, tool or none, got {other:?}");
+                return Err(Fault::field(&choice.path("type"), reason));
+            }
+        };
+        tools.set_choice(kind, "tool_choice")?;
     }
     Ok(tools)
 }

@@ -6,10 +6,12 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde_json::{Value, json};
 
-use crate::chat::Event as Said;
+use crate::chat::{Event as Said, Thinking};
 use crate::http::error::Fault;
 use crate::http::fields::{self, Fields, mismatch};
+use crate::http::form::{self, Format};
 use crate::http::journal::Served;
+use crate::http::prompt::Tools;
 use crate::http::spelling::{LEAST_LOGPROB, Spellings};
 use crate::http::sse::{Frames, Narrator};
 use crate::http::state::{App, KeepAliveStyle, SharedApp};
@@ -75,6 +77,10 @@ fn read(app: &App, body: &Bytes) -> Result<Request, Fault> {
         Some(Value::Bool(true)) => Some(0),
         _ => fields.count("logprobs", 0)?.map(|top| knobs::at_most(top, "logprobs")).transpose()?,
     };
+    let stop_ids = knobs::stop_ids(&fields, app)?;
+    let format = Format::read(&fields, &["response_format"])?;
+    let constraint =
+        form::constraint(app, format.as_ref(), &Tools::default(), Thinking::Closed, &stop_ids, false)?;
     let ask = Ask {
         prompt: prompt(app, &fields)?,
         reader: Reader::Plain,
@@ -82,9 +88,10 @@ fn read(app: &App, body: &Bytes) -> Result<Request, Fault> {
         seed: knobs::seed(&fields)?,
         max_tokens: knobs::max_tokens(&fields)?,
         stops: fields.strings("stop")?,
-        stop_ids: knobs::stop_ids(&fields, app)?,
+        stop_ids,
         logprobs,
         single_call: false,
+        constraint,
     };
     let stream = fields.boolean("stream")?.unwrap_or(false);
     Ok(Request { ask, shape: Shape { stream, include_usage, logprobs: logprobs.is_some() } })

@@ -169,7 +169,7 @@ async fn stop_sequences_are_told() {
 async fn what_cannot_be_kept_is_refused() {
     for (more, part) in [
         (json!({"max_tokens": null}), "max_tokens"),
-        (json!({"tool_choice": {"type": "any"}}), "tool_choice"),
+        (json!({"tool_choice": {"type": "all"}}), "tool_choice.type"),
         (
             json!({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}),
             "messages[0].content[0].type",

@@ -86,31 +86,6 @@ async fn report_19_every_shape_of_tool_choice_is_understood() {
 }
 
 #[tokio::test]
-async fn report_24_required_calls_are_refused_while_they_cannot_be_enforced() {
-    for choice in [json!("required"), json!({"type": "function", "function": {"name": "f"}})] {
-        let error = refused(json!({"tools": [tool("f")], "tool_choice": choice})).await;
-        assert_eq!(
-            (&error["code"], &error["param"]),
-            (&json!("unsupported_parameter"), &json!("tool_choice"))
-        );
-    }
-}
-
-#[tokio::test]
-async fn report_25_output_formats_are_refused_while_they_cannot_be_enforced() {
-    for format in
-        [json!({"type": "json_object"}), json!({"type": "json_schema", "json_schema": {"schema": {}}})]
-    {
-        let error = refused(json!({"response_format": format})).await;
-        assert_eq!(
-            (&error["code"], &error["param"]),
-            (&json!("unsupported_parameter"), &json!("response_format"))
-        );
-    }
-    assert_eq!(Rig::saying("a").chat(json!({"response_format": {"type": "text"}})).await.status, 200);
-}
-
-#[tokio::test]
 async fn report_33_unknown_hints_are_ignored() {
     let hints = json!({
         "prompt_cache_key": "x", "store": true, "metadata": {"a": 1}, "service_tier": "auto", "user": "u",

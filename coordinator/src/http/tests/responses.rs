@@ -143,7 +143,7 @@ async fn what_needs_a_memory_is_refused() {
         ("previous_response_id", json!("resp_1")),
         ("background", json!(true)),
         ("truncation", json!("auto")),
-        ("tool_choice", json!("required")),
+        ("tool_choice", json!({"type": "web_search_preview"})),
     ] {
         let answer = Rig::saying("never").post("/v1/responses", body(json!({field: value}))).await;
         let error = &answer.json()["error"];

@@ -6,6 +6,7 @@ use serde_json::Value;
 use crate::chat::Conversation;
 use crate::http::error::Fault;
 use crate::http::fields::{self, Fields};
+use crate::http::form::{self, Format};
 use crate::http::prompt::{self, Prompt, Tools};
 use crate::http::state::{App, ReasoningField};
 use crate::http::turn::Ask;
@@ -55,11 +56,24 @@ pub fn read(app: &App, body: &Bytes) -> Result<Request, Fault> {
     let (seed, max_tokens) = (knobs::seed(&fields)?, knobs::max_tokens(&fields)?);
     let (stops, stop_ids) = (fields.strings("stop")?, knobs::stop_ids(&fields, app)?);
     let single_call = fields.boolean("parallel_tool_calls")? == Some(false);
-    let Prompt { rendered, reader, bias, warnings } = prompt(app, &fields)?;
+    let format = Format::read(&fields, &["response_format"])?;
+    let Prompt { rendered, reader, thinking, bias, tools } = prompt(app, &fields)?;
+    let constraint = form::constraint(app, format.as_ref(), &tools, thinking, &stop_ids, single_call)?;
     sampling.logit_bias.extend(bias);
     let prompt = app.text.tokenizer.encode_prompt(&rendered)?;
     Ok(Request {
-        ask: Ask { prompt, reader, sampling, seed, max_tokens, stops, stop_ids, logprobs, single_call },
+        ask: Ask {
+            prompt,
+            reader,
+            sampling,
+            seed,
+            max_tokens,
+            stops,
+            stop_ids,
+            logprobs,
+            single_call,
+            constraint,
+        },
         shape: Shape {
             stream,
             include_usage,
@@ -67,7 +81,7 @@ pub fn read(app: &App, body: &Bytes) -> Result<Request, Fault> {
             logprobs: logprobs.is_some(),
             reasoning: app.options.reasoning_field,
         },
-        warnings,
+        warnings: tools.warnings,
     })
 }
 

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use crate::chat::{Conversation, Message, Role, ToolCall};
 use crate::http::error::Fault;
 use crate::http::fields::{self, Fields, mismatch};
+use crate::http::form::{self, Format};
 use crate::http::prompt::{self, Prompt, Tools};
 use crate::http::state::App;
 use crate::http::turn::Ask;
@@ -51,7 +52,11 @@ pub fn read(app: &App, body: &Bytes) -> Result<Request, Fault> {
     let conversation = Conversation { messages, ..Conversation::default() };
     let kwargs = thinking::kwargs(&fields, app.options.thinking)?;
     let prompt = prompt::render(app, conversation, kwargs, Tools::read(&fields)?)?;
-    let Prompt { rendered, reader, bias, warnings } = prompt;
+    let Prompt { rendered, reader, thinking, bias, tools } = prompt;
+    let format = Format::read(&fields, &["text.format", "response_format"])?;
+    let stop_ids = knobs::stop_ids(&fields, app)?;
+    let single_call = fields.boolean("parallel_tool_calls")? == Some(false);
+    let constraint = form::constraint(app, format.as_ref(), &tools, thinking, &stop_ids, single_call)?;
     let mut sampling = knobs::sampling(&fields, app)?;
     let echo = echo(&fields, &sampling);
     sampling.logit_bias.extend(bias);
@@ -62,11 +67,12 @@ pub fn read(app: &App, body: &Bytes) -> Result<Request, Fault> {
         seed: knobs::seed(&fields)?,
         max_tokens: knobs::max_tokens(&fields)?,
         stops: fields.strings("stop")?,
-        stop_ids: knobs::stop_ids(&fields, app)?,
+        stop_ids,
         logprobs: None,
-        single_call: fields.boolean("parallel_tool_calls")? == Some(false),
+        single_call,
+        constraint,
     };
-    Ok(Request { ask, stream: fields.boolean("stream")?.unwrap_or(false), echo, warnings })
+    Ok(Request { ask, stream: fields.boolean("stream")?.unwrap_or(false), echo, warnings: tools.warnings })
 }
 
 /// Refuses what needs a memory, or is not built.
@@ -88,9 +94,6 @@ fn refuse(fields: &Fields<'_>) -> Result<(), Fault> {
     }
     if fields.count("max_tool_calls", 0)?.is_some() {
         return Err(Fault::unsupported("max_tool_calls", "not built"));
-    }
-    if let Some(format) = fields.object("text")?.and_then(|text| text.get("format")) {
-        knobs::format_of(format, "text.format")?;
     }
     Ok(())
 }

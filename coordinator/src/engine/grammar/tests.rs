@@ -1,0 +1,504 @@
+//! Models without sense under a grammar: whatever they draw from the tokens it allows, the answer has its form.
+//!
+//! Answers are read by the parser that clients' answers go through, and held against their schema by `fits`, which
+//! knows nothing of the library.
+
+use std::path::Path;
+use std::sync::LazyLock;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::chat::{CallForm, FinishReason};
+use crate::chat::{Ended, Parser, Reply, Thinking, ToolSchemas};
+use crate::engine::sampler::Constraint;
+use crate::http::spelling::Spellings;
+use crate::http::testing::Babble;
+use crate::text::TextTokenizer;
+
+struct Model {
+    tokenizer: TextTokenizer,
+    vocabulary: std::sync::Arc<Vocabulary>,
+    size: usize,
+}
+
+impl Model {
+    fn load(dir: &str, stop_ids: &[u32]) -> Self {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests").join(dir);
+        let tokenizer = TextTokenizer::load(&dir).expect("bundled");
+        let spellings = Spellings::of(&tokenizer);
+        let vocabulary = Vocabulary::new(spellings.iter(), tokenizer.control_tokens(), stop_ids.into());
+        let size = spellings.iter().count();
+        Self { tokenizer, vocabulary: std::sync::Arc::new(vocabulary.expect("a vocabulary")), size }
+    }
+
+    fn guide(&self, answer: &Answer<'_>, form: &CallForm, thinking: Thinking) -> Result<Guide, GrammarError> {
+        let stop_ids = self.vocabulary.stop_ids().into();
+        Guide::new(&self.vocabulary, answer, form, thinking, stop_ids).map(|guide| guide.expect("bound"))
+    }
+
+    fn ids(&self, text: &str) -> Vec<u32> {
+        self.tokenizer.encode_rendered(text).expect("encodes")
+    }
+
+    fn text(&self, ids: &[u32]) -> String {
+        self.tokenizer.inner().decode(ids, false).expect("decodes")
+    }
+
+    fn allowed(&self, guide: &mut Guide) -> Vec<u32> {
+        let mut logits = vec![0.0; self.size];
+        guide.mask(&mut logits).expect("a mask");
+        (0..).zip(&logits).filter(|(_, logit)| **logit == 0.0).map(|(id, _)| id).collect()
+    }
+
+    /// Draws until the answer ends, or `most` tokens are made; the text, and whether it ended.
+    fn babble(&self, guide: &mut Guide, seed: u64, urges: &[&str], most: usize) -> (String, bool) {
+        let mut babble = Babble::new(seed, urges.iter().map(|urge| self.ids(urge)).collect());
+        let (mut made, mut logits) = (Vec::new(), vec![0.0; self.size]);
+        while made.len() < most {
+            logits.fill(0.0);
+            guide.mask(&mut logits).expect("a mask");
+            let id = babble.next(&logits).expect("a token");
+            if self.vocabulary.stop_ids().contains(&id) {
+                return (self.text(&made), true);
+            }
+            made.push(id);
+            if guide.accept(id).expect("an allowed token") {
+                return (self.text(&made), true);
+            }
+        }
+        (self.text(&made), false)
+    }
+}
+
+static NANO: LazyLock<Model> = LazyLock::new(|| Model::load("nano", &[2, 24]));
+static FIXTURE: LazyLock<Model> = LazyLock::new(|| Model::load("fixtures/tokenizer", &[2, 24]));
+
+fn padded() -> CallForm {
+    let [lead, after_name, before_value, after_value, between, tail] = ["\n"; 6].map(str::to_owned);
+    CallForm { lead, after_name, before_value, after_value, between, tail }
+}
+
+/// Whether `value` follows `schema`, as far as these tests' schemas go.
+fn fits(value: &Value, schema: &Value, root: &Value) -> bool {
+    let Value::Object(fields) = schema else { return schema == &json!(true) };
+    fields.iter().all(|(keyword, rule)| match (keyword.as_str(), value) {
+        ("type", _) => {
+            let is = |name: &Value| match name.as_str().unwrap() {
+                "null" => value.is_null(),
+                "boolean" => value.is_boolean(),
+                "integer" => value.as_f64().is_some_and(|x| x.fract() == 0.0),
+                "number" => value.is_number(),
+                "string" => value.is_string(),
+                "array" => value.is_array(),
+                "object" => value.is_object(),
+                other => panic!("{other}"),
+            };
+            rule.as_array().map_or_else(|| is(rule), |names| names.iter().any(is))
+        }
+        ("enum", _) => rule.as_array().unwrap().contains(value),
+        ("const", _) => rule == value,
+        ("anyOf", _) => rule.as_array().unwrap().iter().any(|choice| fits(value, choice, root)),
+        ("$ref", _) => {
+            let target = root.pointer(rule.as_str().unwrap().trim_start_matches('#'));
+            fits(value, target.unwrap(), root)
+        }
+        ("minimum", Value::Number(x)) => x.as_f64() >= rule.as_f64(),
+        ("maximum", Value::Number(x)) => x.as_f64() <= rule.as_f64(),
+        ("minLength", Value::String(text)) => text.chars().count() as u64 >= rule.as_u64().unwrap(),
+        ("maxLength", Value::String(text)) => text.chars().count() as u64 <= rule.as_u64().unwrap(),
+        ("minItems", Value::Array(items)) => items.len() as u64 >= rule.as_u64().unwrap(),
+        ("maxItems", Value::Array(items)) => items.len() as u64 <= rule.as_u64().unwrap(),
+        ("items", Value::Array(items)) => items.iter().all(|item| fits(item, rule, root)),
+        ("required", Value::Object(map)) => {
+            rule.as_array().unwrap().iter().all(|name| map.contains_key(name.as_str().unwrap()))
+        }
+        ("properties", Value::Object(map)) => {
+            let named = map.iter().filter_map(|(name, value)| Some((value, rule.get(name)?)));
+            named.into_iter().all(|(value, schema)| fits(value, schema, root))
+        }
+        ("additionalProperties", Value::Object(map)) if rule == &json!(false) => {
+            map.keys().all(|name| fields["properties"].get(name).is_some())
+        }
+        ("pattern", Value::String(text)) => {
+            // The one pattern of these tests.
+            assert_eq!(rule, "^[A-Z]{2}\\d+$");
+            let (letters, digits) = text.split_at_checked(2).unwrap_or_default();
+            letters.bytes().all(|b| b.is_ascii_uppercase())
+                && !digits.is_empty()
+                && digits.bytes().all(|b| b.is_ascii_digit())
+        }
+        _ => true,
+    })
+}
+
+fn person() -> Value {
+    json!({
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "minLength": 1, "maxLength": 12},
+            "age": {"type": "integer", "minimum": 0, "maximum": 150},
+            "mood": {"enum": ["fine", "so \"so\"", "<tool_call>", null, 3]},
+            "code": {"type": "string", "pattern": "^[A-Z]{2}\\d+$"},
+            "tags": {"type": "array", "items": {"type": "string", "maxLength": 5}, "minItems": 1, "maxItems": 3},
+            "home": {"anyOf": [{"$ref": "#/$defs/place"}, {"type": "null"}]},
+        },
+        "required": ["name", "age", "tags", "home"],
+        "additionalProperties": false,
+        "$defs": {"place": {
+            "type": "object",
+            "properties": {"zip": {"type": "string", "maxLength": 6}, "in": {"$ref": "#/$defs/place"}},
+            "required": ["zip"], "additionalProperties": false,
+        }},
+    })
+}
+
+fn tool(name: &str, strict: bool, parameters: Value) -> Tool {
+    Tool { name: name.to_owned(), parameters, path: format!("{name}.parameters"), strict }
+}
+
+fn tools(strict: bool) -> Vec<Tool> {
+    let edit = json!({
+        "type": "object",
+        "properties": {
+            "path": {"type": "string"},
+            "mode": {"type": "string", "enum": ["fast", "fa", "so so"]},
+            "note": {"anyOf": [{"type": "string", "maxLength": 9}, {"type": "null"}]},
+            "code": {"type": "string", "pattern": "^[A-Z]{2}\\d+$"},
+            "count": {"type": "integer", "minimum": 1, "maximum": 99},
+            "deep": {"type": "boolean"},
+            "spans": {"type": "array", "items": {"$ref": "#/$defs/span"}, "maxItems": 3},
+        },
+        "required": ["path", "mode", "count", "spans"],
+        "additionalProperties": false,
+        "$defs": {"span": {
+            "type": "object", "properties": {"text": {"type": "string"}, "at": {"type": "number"}},
+            "required": ["text"], "additionalProperties": false,
+        }},
+    });
+    let empty = json!({"type": "object", "properties": {}, "additionalProperties": false});
+    vec![tool("edit", strict, edit), tool("edit_all", strict, empty)]
+}
+
+/// What the model may feel like writing: mostly what ends things, and what would break them.
+const URGES: &[&str] = &[
+    "</arg_value>",
+    "</arg_value>",
+    "</arg_value>",
+    "\"",
+    "\"}",
+    "]",
+    "}",
+    "[]",
+    "1",
+    "</tool_call>",
+    "</think>",
+    "<tool_call>",
+    "</assistant>",
+    "[{\"text\":\"</arg_value>\"}]",
+    "\n",
+];
+
+fn read(text: &str, thinking: Thinking, tools: &[Tool], padded: bool) -> Reply {
+    let definitions: Vec<Value> =
+        tools.iter().map(|tool| json!({"name": tool.name, "parameters": tool.parameters})).collect();
+    let mut parser = Parser::new(thinking, ToolSchemas::from_tools(&definitions)).padded(padded);
+    if tools.is_empty() {
+        parser = parser.without_calls();
+    }
+    let mut reply: Reply = parser.push(text).into_iter().collect();
+    reply.extend(parser.finish(Ended::Token));
+    reply
+}
+
+fn check_calls(reply: &Reply, tools: &[Tool]) {
+    for call in &reply.calls {
+        assert!(call.complete);
+        let tool = tools.iter().find(|tool| tool.name == call.name).expect("a tool there is");
+        let arguments: Value = serde_json::from_str(&call.arguments).expect("JSON");
+        assert!(fits(&arguments, &tool.parameters, &tool.parameters), "{arguments}");
+    }
+}
+
+#[test]
+fn json_follows_its_schema_whatever_is_drawn() {
+    let schema = person();
+    let answer = Answer { format: Some((&schema, "f")), tools: &[], calls: Calls::None, single: false };
+    let mut ended = 0;
+    for model in [&NANO, &FIXTURE] {
+        for seed in 0..20 {
+            let mut guide = model.guide(&answer, &CallForm::default(), Thinking::Closed).unwrap();
+            let (text, whole) = model.babble(&mut guide, seed, URGES, 3000);
+            if whole {
+                let value: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+                assert!(fits(&value, &schema, &schema), "{text}");
+                ended += 1;
+            }
+        }
+    }
+    assert!(ended > 35, "only {ended} of 40 answers ended");
+}
+
+#[test]
+fn any_object_is_an_object() {
+    let schema = json!({"type": "object"});
+    let answer = Answer { format: Some((&schema, "f")), tools: &[], calls: Calls::None, single: false };
+    let mut ended = 0;
+    for seed in 0..20 {
+        let mut guide = NANO.guide(&answer, &CallForm::default(), Thinking::Closed).unwrap();
+        let (text, whole) = NANO.babble(&mut guide, seed, URGES, 2000);
+        if whole {
+            assert!(serde_json::from_str::<Value>(&text).unwrap().is_object(), "{text}");
+            ended += 1;
+        }
+    }
+    assert!(ended > 10, "only {ended} of 20 answers ended");
+}
+
+#[test]
+fn required_calls_come_with_arguments_that_follow_their_schemas() {
+    let tools = tools(true);
+    for (form, is_padded) in [(CallForm::default(), false), (padded(), true)] {
+        let mut ended = 0;
+        for (calls, single) in
+            [(Calls::Required, false), (Calls::Required, true), (Calls::Named("edit"), true)]
+        {
+            let answer = Answer { format: None, tools: &tools, calls, single };
+            for model in [&NANO, &FIXTURE] {
+                for seed in 0..6 {
+                    let mut guide = model.guide(&answer, &form, Thinking::Closed).unwrap();
+                    let (text, whole) = model.babble(&mut guide, seed, URGES, 1500);
+                    let reply = read(&text, Thinking::Closed, &tools, is_padded);
+                    if !whole {
+                        continue;
+                    }
+                    ended += 1;
+                    assert_eq!(
+                        (reply.content.as_str(), reply.finish),
+                        ("", Some(FinishReason::ToolCalls)),
+                        "{text}"
+                    );
+                    assert!(if single { reply.calls.len() == 1 } else { !reply.calls.is_empty() }, "{text}");
+                    if let Calls::Named(name) = calls {
+                        assert!(reply.calls.iter().all(|call| call.name == name), "{text}");
+                    }
+                    check_calls(&reply, &tools);
+                }
+            }
+        }
+        assert!(ended > 25, "only {ended} of 36 answers ended");
+    }
+}
+
+#[test]
+fn strict_tools_bind_their_calls_and_leave_the_text_free() {
+    let mut tools = tools(true);
+    tools.push(tool("loose", false, json!({"type": "object", "properties": {"a": {"type": "integer"}}})));
+    let answer = Answer { format: None, tools: &tools, calls: Calls::Free, single: false };
+    let (mut called, mut ended) = (0, 0);
+    for thinking in [Thinking::Open, Thinking::Closed] {
+        for seed in 0..15 {
+            let mut guide = NANO.guide(&answer, &CallForm::default(), thinking).unwrap();
+            let (text, whole) = NANO.babble(&mut guide, seed, URGES, 1500);
+            let reply = read(&text, thinking, &tools, false);
+            if whole {
+                ended += 1;
+                called += reply.calls.len();
+                let strict = reply.calls.into_iter().filter(|call| call.name != "loose").collect();
+                check_calls(&Reply { calls: strict, ..Reply::default() }, &tools);
+            }
+        }
+    }
+    assert!(called > 10 && ended > 10, "{called} calls in {ended} answers");
+}
+
+#[test]
+fn reasoning_is_free_and_ends_as_the_reader_has_it() {
+    let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"],
+        "additionalProperties": false});
+    let tools = tools(false);
+    let format = Some((&schema, "f"));
+    for seed in 0..20 {
+        let answer = Answer { format, tools: &[], calls: Calls::None, single: false };
+        let mut guide = NANO.guide(&answer, &CallForm::default(), Thinking::Open).unwrap();
+        let (text, whole) = NANO.babble(&mut guide, seed, &["</think>", "1}", "hm"], 500);
+        assert!(whole, "{text}");
+        let reply = read(&text, Thinking::Open, &[], false);
+        assert!(serde_json::from_str::<Value>(&reply.content).is_ok(), "{text}");
+
+        let answer = Answer { format, tools: &tools, calls: Calls::Free, single: true };
+        let mut guide = NANO.guide(&answer, &CallForm::default(), Thinking::Open).unwrap();
+        let (text, whole) = NANO.babble(&mut guide, seed, URGES, 3000);
+        let reply = read(&text, Thinking::Open, &tools, false);
+        if whole && reply.calls.is_empty() {
+            assert!(serde_json::from_str::<Value>(&reply.content).is_ok(), "{text}");
+        } else if whole {
+            assert_eq!(reply.content, "", "{text}");
+        }
+    }
+    // Nothing is masked but the end, and what would spell a marker out of ordinary tokens.
+    let answer = Answer { format, tools: &[], calls: Calls::None, single: false };
+    let mut guide = NANO.guide(&answer, &CallForm::default(), Thinking::Open).unwrap();
+    let all = NANO.allowed(&mut guide);
+    assert_eq!(all.len(), NANO.size - 2);
+    assert!(!all.contains(&2) && !all.contains(&24) && all.contains(&19));
+    let mut unstated = NANO.guide(&answer, &CallForm::default(), Thinking::Unstated).unwrap();
+    assert!(NANO.allowed(&mut unstated).contains(&18));
+    unstated.accept(18).unwrap();
+    assert!(NANO.allowed(&mut unstated).contains(&19));
+}
+
+#[test]
+fn an_end_tag_inside_a_json_argument_is_never_completed() {
+    let tools = tools(true);
+    let answer = Answer { format: None, tools: &tools, calls: Calls::Named("edit"), single: true };
+    let mut guide = NANO.guide(&answer, &CallForm::default(), Thinking::Closed).unwrap();
+    let mut follow = |text: &str| {
+        for id in NANO.ids(text) {
+            assert!(NANO.allowed(&mut guide).contains(&id), "{text:?} at {:?}", NANO.text(&[id]));
+            guide.accept(id).unwrap();
+        }
+        NANO.text(
+            &NANO.allowed(&mut guide).into_iter().filter(|id| NANO.text(&[*id]) == ">").collect::<Vec<_>>(),
+        )
+    };
+    let head = "<tool_call>edit<arg_key>path</arg_key><arg_value>a</arg_value><arg_key>mode</arg_key><arg_value>fa\
+                </arg_value><arg_key>count</arg_key><arg_value>12";
+    assert_eq!(follow(head), "");
+    // Where it ends the value it may be completed, inside a string it may not.
+    assert_eq!(follow("</arg_value"), ">");
+    assert_eq!(follow("><arg_key>spans</arg_key><arg_value>[{\"text\": \"</arg_value"), "");
+    assert_eq!(follow(" "), ">");
+}
+
+#[test]
+fn what_cannot_be_enforced_is_named_with_its_place() {
+    let form = CallForm::default();
+    let refused = |schema: Value| {
+        let answer =
+            Answer { format: Some((&schema, "rf.schema")), tools: &[], calls: Calls::None, single: false };
+        NANO.guide(&answer, &form, Thinking::Closed).err().expect("refused").to_string()
+    };
+    for (schema, says) in [
+        (json!({"type": "array", "uniqueItems": true}), "uniqueItems"),
+        (json!({"type": "object", "if": {}, "then": {}}), "\"if\", \"then\""),
+        (json!({"type": "string", "format": "zodiac"}), "zodiac"),
+        (json!({"type": "string", "pattern": "(?=a)b"}), "can't be enforced"),
+        (json!({"$ref": "https://example.com/x.json"}), "example.com"),
+        (json!({"oneOf": [{"type": "object"}, {"type": "object"}]}), "oneOf"),
+        (json!({"type": "strin"}), "strin"),
+        (json!(false), "allows nothing"),
+        (json!([1]), "expected a JSON schema"),
+        (json!({"type": "integer", "minimum": 3, "maximum": 1}), "minimum"),
+        (json!({"type": "object", "x-guidance": {"lenient": true}, "not": {}}), "not"),
+        (json!({"enum": ["x".repeat(600_000)]}), "bytes"),
+    ] {
+        let said = refused(schema.clone());
+        assert!(said.starts_with("rf.schema: ") && said.contains(says), "{schema}: {said}");
+    }
+    let with = |strict: bool, schema: Value| {
+        let tools = [tool("f", strict, json!({"type": "object", "properties": {"a": schema}}))];
+        let answer = Answer { format: None, tools: &tools, calls: Calls::Required, single: false };
+        NANO.guide(&answer, &form, Thinking::Closed).map(|_| ()).map_err(|error| error.to_string())
+    };
+    for (schema, says) in [
+        (json!({"type": "string", "format": "zodiac"}), "zodiac"),
+        (json!({"type": "string", "pattern": "(?=a)b"}), "can't be enforced"),
+        (json!({"type": "string", "not": {"const": "a"}}), "not"),
+        (json!({"type": ["string", "integer"]}), "string or something else"),
+        (json!({"type": "array", "uniqueItems": true}), "uniqueItems"),
+        (json!({"$ref": "#/$defs/none"}), ""),
+    ] {
+        // Without strict, calls are forced and their arguments follow as far as they can.
+        assert_eq!(with(false, schema.clone()), Ok(()));
+        let said = with(true, schema.clone()).expect_err("refused");
+        assert!(said.starts_with("f.parameters.properties.a: ") && said.contains(says), "{schema}: {said}");
+    }
+    let tools = [tool("f\ng", false, Value::Null)];
+    let answer = Answer { format: None, tools: &tools, calls: Calls::Required, single: false };
+    assert!(NANO.guide(&answer, &form, Thinking::Closed).is_err());
+    let tools = [tool("f", true, json!({"type": "object", "anyOf": [{}]}))];
+    let answer = Answer { format: None, tools: &tools, calls: Calls::Free, single: false };
+    assert!(NANO.guide(&answer, &form, Thinking::Closed).err().unwrap().to_string().contains("anyOf"));
+}
+
+#[test]
+fn hostile_schemas_end_in_bounded_time() {
+    let nested = (0..60).fold(json!({"type": "string"}), |inner, _| json!({"type": "array", "items": inner}));
+    let wide: Value =
+        (0..400).map(|i| (format!("p{i}"), json!({"type": "string", "pattern": "a.*b"}))).collect();
+    for schema in [
+        nested,
+        json!({"type": "object", "properties": wide}),
+        json!({"type": "string", "pattern": "((a{1,1000}){1,1000}){1,1000}"}),
+        json!({"type": "string", "pattern": "(a|b)*a(a|b){400}"}),
+        json!({"type": "array", "items": {"type": "string", "maxLength": 100_000_000}, "maxItems": 100_000_000}),
+        json!({"allOf": [{"$ref": "#"}, {"$ref": "#"}]}),
+        json!({"enum": (0..20_000).map(|i| format!("choice {i}")).collect::<Vec<_>>()}),
+    ] {
+        let answer = Answer { format: Some((&schema, "f")), tools: &[], calls: Calls::None, single: false };
+        // Taken or refused; if taken, tokens can be drawn, or the request fails with a word.
+        let Ok(mut guide) = NANO.guide(&answer, &CallForm::default(), Thinking::Closed) else { continue };
+        let mut logits = vec![0.0; NANO.size];
+        for _ in 0..50 {
+            logits.fill(0.0);
+            if guide.mask(&mut logits).is_err() {
+                break;
+            }
+            let id = logits.iter().position(|&logit| logit == 0.0).unwrap();
+            if guide.accept(u32::try_from(id).unwrap()).unwrap_or(true) {
+                break;
+            }
+        }
+    }
+}
+
+/// The nano model itself, greedy: it was never taught JSON, and keeps to it.
+#[test]
+fn a_greedy_model_keeps_to_the_form() {
+    use crate::chat::{Conversation, Message, RenderOptions, Role, Template};
+    use crate::engine::request::{FinishReason, Submission};
+    use crate::engine::tests::{finish, greedy, settings, with_model};
+
+    let schema = person();
+    let mut tools = tools(true);
+    // What a greedy model without sense would go on with for ever is bounded.
+    tools[0].parameters["properties"]["path"] = json!({"type": "string", "maxLength": 20});
+    tools[0].parameters["$defs"]["span"]["properties"]["text"] = json!({"type": "string", "maxLength": 8});
+    tools[0].parameters["$defs"]["span"]["properties"]["at"] =
+        json!({"type": "integer", "maximum": 99, "minimum": 0});
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/nano");
+    let template = Template::load(&dir).expect("bundled");
+    let form = CallForm::of(&template);
+    with_model(dir, settings(), |engine| {
+        for on in [true, false] {
+            let messages = vec![Message::text(Role::User, "Write a function that adds two numbers.")];
+            let conversation = Conversation { messages, ..Conversation::default() };
+            let prompt = template.render(&conversation, &RenderOptions::default().thinking(on)).unwrap();
+            let ids = NANO.tokenizer.encode_prompt(&prompt).unwrap();
+            let format =
+                Answer { format: Some((&schema, "f")), tools: &[], calls: Calls::None, single: false };
+            let call = Answer { format: None, tools: &tools, calls: Calls::Named("edit"), single: true };
+            for answer in [format, call] {
+                let guide = NANO.guide(&answer, &form, prompt.thinking()).unwrap();
+                // Reasoning is free, and this model may never end it by itself: a bias helps.
+                let mut submission = greedy(&ids, 1500);
+                submission.sampling.logit_bias = vec![(19, if on { 12.0 } else { 0.0 })];
+                let constraint: Option<Box<dyn Constraint>> = Some(Box::new(guide));
+                let submission =
+                    Submission { stop_ids: NANO.vocabulary.stop_ids().into(), constraint, ..submission };
+                let (made, end) = finish(engine.submit(submission).unwrap());
+                let text = NANO.text(&made);
+                assert!(matches!(end.unwrap().reason, FinishReason::Stop(_)), "{text}");
+                let reply = read(&text, prompt.thinking(), answer.tools, false);
+                if answer.tools.is_empty() {
+                    let value: Value = serde_json::from_str(&reply.content).unwrap();
+                    assert!(fits(&value, &schema, &schema), "{text}");
+                } else {
+                    assert_eq!(reply.calls.len(), 1, "{text}");
+                    check_calls(&reply, &tools);
+                }
+            }
+        }
+    });
+}
