@@ -5,13 +5,16 @@
 
 mod rig;
 
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use super::*;
 use crate::chat::{CallForm, FinishReason, Reply, Thinking};
 use crate::engine::sampler::Constraint;
+use crate::http::spelling::Spellings;
 use rig::{FIXTURE, NANO, URGES, check_calls, fits, padded, person, read, tool, tools};
 
 #[test]
@@ -214,6 +217,51 @@ fn what_cannot_be_enforced_is_named_with_its_place() {
     let tools = [tool("f", true, json!({"type": "object", "anyOf": [{}]}))];
     let answer = Answer { format: None, tools: &tools, calls: Calls::Free, single: false };
     assert!(NANO.guide(&answer, &form, Thinking::Closed).err().unwrap().to_string().contains("anyOf"));
+}
+
+#[test]
+fn markers_are_tokens_where_the_tokenizer_has_them() {
+    let spellings = Spellings::of(&NANO.tokenizer);
+    let vocabulary = |change: &dyn Fn(&mut BTreeMap<String, u32>)| {
+        let mut control = NANO.tokenizer.control_tokens();
+        change(&mut control);
+        Arc::new(Vocabulary::new(spellings.iter(), control, [2, 24].into()).unwrap())
+    };
+    let guide = |vocabulary: &Arc<Vocabulary>, answer: &Answer<'_>, thinking| {
+        Guide::new(vocabulary, answer, &CallForm::default(), thinking, [2, 24].into())
+    };
+    let tools = tools(true);
+    let forced = Answer { format: None, tools: &tools, calls: Calls::Named("edit"), single: true };
+
+    // `</arg_value>` is a token: text that spells it is payload, and only the token ends a value.
+    let with_end = vocabulary(&|control| {
+        control.retain(|_, id| *id != 27);
+        control.insert("</arg_value>".to_owned(), 27);
+    });
+    let mut bound = guide(&with_end, &forced, Thinking::Closed).unwrap().unwrap();
+    let pieces = [
+        "<tool_call>edit<arg_key>path</arg_key><arg_value>a",
+        "<arg_key>mode</arg_key><arg_value>fa",
+        "<arg_key>count</arg_key><arg_value>12",
+        "<arg_key>spans</arg_key><arg_value>[]",
+    ];
+    for id in pieces.iter().flat_map(|piece| NANO.ids(piece).into_iter().chain([27])) {
+        assert!(NANO.allowed(&mut bound).contains(&id), "{id}");
+        assert!(!bound.accept(id).unwrap());
+    }
+    assert_eq!(NANO.allowed(&mut bound), [26]);
+    assert!(bound.accept(26).unwrap());
+
+    // What begins or ends something must be a token.
+    let without = |marker: &'static str| vocabulary(&move |control| control.retain(|word, _| word != marker));
+    let said = guide(&without("<tool_call>"), &forced, Thinking::Closed).err().unwrap().to_string();
+    assert!(said.contains("<tool_call> is no token"), "{said}");
+    let schema = json!({"type": "object"});
+    let format = Answer { format: Some((&schema, "f")), tools: &[], calls: Calls::None, single: false };
+    assert!(guide(&without("</think>"), &format, Thinking::Open).is_err());
+    assert!(guide(&without("</think>"), &format, Thinking::Closed).is_ok());
+    let none = BTreeMap::new();
+    assert!(Vocabulary::new(spellings.iter(), none, [9_999].into()).unwrap_err().contains("9999"));
 }
 
 #[test]
