@@ -220,6 +220,57 @@ fn what_cannot_be_enforced_is_named_with_its_place() {
 }
 
 #[test]
+fn bare_strings_follow_their_schemas() {
+    let form = |name: &str| json!({"type": "string", "format": name});
+    let pattern = |text: &str| json!({"type": "string", "pattern": text});
+    let cases: &[(Value, &[&str], &[&str])] = &[
+        (json!({"type": "string"}), &["", "a\n<b> \"c\" </arg_valu ü🌊"], &[]),
+        (json!({"type": "string", "minLength": 2, "maxLength": 3}), &["aü", "a🌊b"], &["a", "abcd"]),
+        (json!({"enum": ["a", "ab", "null", ""]}), &["a", "ab", "null", ""], &["b", "abc"]),
+        (json!({"enum": ["a", null]}), &["a", "null"], &["nul"]),
+        (json!({"type": "string", "enum": ["a", null, 3]}), &["a"], &["null", "3"]),
+        (json!({"const": "x </y>"}), &["x </y>"], &["x"]),
+        (json!({"type": ["string", "null"], "maxLength": 2}), &["ab", "null"], &["abc", "nul"]),
+        (json!({"anyOf": [{"$ref": "#/$defs/ab"}, {"type": "null"}]}), &["ab", "null"], &["a"]),
+        (json!({"allOf": [{"$ref": "#/$defs/ab"}, {"type": "string"}]}), &["ab"], &["null"]),
+        (pattern("b+"), &["b", "abbc\n"], &["", "ac"]),
+        (pattern("^a|z$"), &["ab", "bz", "a"], &["ba", "zb"]),
+        (pattern("^(a|b)$"), &["a", "b"], &["ab"]),
+        (pattern("^[|$]{2}\\$$"), &["||$", "$|$"], &["||", "||\\"]),
+        (pattern("a\\$"), &["xa$y"], &["xa"]),
+        (pattern("^/\\d+\\\\$"), &["/12\\"], &["/12", "/٣\\"]),
+        (form("date"), &["2024-02-29", "1999-12-31"], &["2024-13-01", "2024-04-31", "24-1-1"]),
+        (form("time"), &["23:59:59Z", "01:02:03.5+02:00"], &["24:00:00Z", "12:00:00"]),
+        (form("date-time"), &["2024-02-29T23:59:59.123Z"], &["2024-02-29", "2024-02-29 23:59:59Z"]),
+        (form("uuid"), &["123e4567-e89b-12d3-a456-426614174000"], &["123e4567e89b12d3a456426614174000"]),
+        (form("ipv4"), &["0.0.0.0", "255.1.99.10"], &["256.1.1.1", "1.2.3", "01.2.3.4"]),
+        (form("hostname"), &["a", "studio-b.local"], &["-a", "a..b", ""]),
+        (form("email"), &["a.b+c@example.org", "x@y"], &["a", "a@", ".a@b", "a b@c"]),
+        (form("uri"), &["https://a.b:80/c/d?e=f#g", "ftp://x"], &["a", "http://", "http://a b"]),
+    ];
+    for (schema, good, bad) in cases {
+        let parameters = json!({"type": "object", "properties": {"a": schema}, "required": ["a"],
+            "$defs": {"ab": {"type": "string", "const": "ab"}}});
+        let tools = [tool("f", true, parameters)];
+        let answer = Answer { format: None, tools: &tools, calls: Calls::Required, single: true };
+        let follows = |value: &str| {
+            let text = format!("<tool_call>f<arg_key>a</arg_key><arg_value>{value}</arg_value></tool_call>");
+            let mut guide = NANO.guide(&answer, &CallForm::default(), Thinking::Closed).unwrap();
+            let mut whole = false;
+            for id in NANO.ids(&text) {
+                if !NANO.allowed(&mut guide).contains(&id) {
+                    return false;
+                }
+                whole = guide.accept(id).unwrap();
+            }
+            whole
+        };
+        good.iter().for_each(|value| assert!(follows(value), "{schema}: {value:?} is refused"));
+        bad.iter().for_each(|value| assert!(!follows(value), "{schema}: {value:?} is taken"));
+    }
+}
+
+#[test]
 fn markers_are_tokens_where_the_tokenizer_has_them() {
     let spellings = Spellings::of(&NANO.tokenizer);
     let vocabulary = |change: &dyn Fn(&mut BTreeMap<String, u32>)| {
