@@ -37,7 +37,16 @@ for await (const _ of await client.chat.completions.create(cut, { signal: abort.
   break;
 }
 
+const format = { type: "json_schema", json_schema: { name: "x", schema: { ...schema, required: ["s", "n"] } } };
+const formed = await client.chat.completions.parse({
+  model: "x",
+  messages: [{ role: "user", content: "BABBLE" }],
+  response_format: format,
+});
+assert.equal(typeof JSON.parse(formed.choices[0].message.content).s, "string");
+
 const tools = { f: tool({ description: "d", inputSchema: jsonSchema(schema) }) };
+const strict = { f: tool({ description: "d", inputSchema: jsonSchema({ ...schema, required: ["s", "n"] }) }) };
 for (const model of [
   createOpenAICompatible({ name: "laguna", baseURL: base + "/v1", includeUsage: true })("x"),
   createAnthropic({ baseURL: base + "/v1", apiKey: "x" })("x"),
@@ -55,6 +64,11 @@ for (const model of [
   assert.ok((await streamed.usage).inputTokens > 0);
   const whole = await generateText({ model, prompt: "SAY hm{/think}ok" + call, tools, maxRetries: 0 });
   assert.deepEqual([whole.text, whole.reasoningText, whole.toolCalls[0].input], ["ok", "hm", input]);
+  const forced = await generateText({ model, prompt: "BABBLE", tools: strict, toolChoice: "required", maxRetries: 0 });
+  assert.ok(forced.toolCalls.length > 0 && forced.text === "");
+  for (const { input } of forced.toolCalls) {
+    assert.ok(typeof input.s === "string" && Number.isInteger(input.n), JSON.stringify(input));
+  }
   await assert.rejects(generateText({ model, prompt: long, maxRetries: 0 }), { statusCode: 400 });
 }
 console.log("ok");

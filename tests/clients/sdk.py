@@ -3,9 +3,11 @@
 import json
 import sys
 import time
+import typing
 
 import anthropic
 import openai
+import pydantic
 
 BASE = sys.argv[1]
 SCHEMA = {"type": "object", "properties": {"s": {"type": "string"}, "n": {"type": "integer"}}}
@@ -14,11 +16,25 @@ CALL = (
     "{arg_key}n{/arg_key}{arg_value}3{/arg_value}{/tool_call}"
 )
 ARGUMENTS = {"s": "héllo\n🌊", "n": 3}
+STRICT = {**SCHEMA, "required": ["s", "n"], "additionalProperties": False}
+BABBLE = [{"role": "user", "content": "BABBLE"}]
 LONG = "word " * 3000
 
 
 def say(text):
     return [{"role": "user", "content": "SAY " + text}]
+
+
+class Mood(pydantic.BaseModel):
+    """What a babbling model answers in the form of."""
+
+    ok: bool
+    n: int
+    of: typing.Literal["a", "b c"]
+
+
+def check(arguments):
+    assert isinstance(arguments["s"], str) and isinstance(arguments["n"], int), arguments
 
 
 def fails(error, call):
@@ -45,6 +61,15 @@ with chat.stream(model="x", messages=say("hm{/think}ok" + CALL * 2), tools=tools
 assert "tool_calls.function.arguments.delta" in kinds and final.usage.total_tokens > 0
 calls = final.choices[0].message.tool_calls
 assert [json.loads(call.function.arguments) for call in calls] == [ARGUMENTS] * 2
+
+parsed = chat.parse(model="x", messages=BABBLE, response_format=Mood).choices[0].message
+assert isinstance(parsed.parsed, Mood) and parsed.reasoning_content
+strict = [{"type": "function", "function": {"name": "f", "parameters": STRICT, "strict": True}}]
+for choice in ["required", {"type": "function", "function": {"name": "f"}}]:
+    forced = chat.create(model="x", messages=BABBLE, tools=strict, tool_choice=choice).choices[0]
+    assert forced.finish_reason == "tool_calls" and not forced.message.content
+    for call in forced.message.tool_calls:
+        check(json.loads(call.function.arguments))
 
 began = time.time()
 chunks = chat.create(model="x", messages=say("{/think}aWAITb"), stream=True)
@@ -82,6 +107,8 @@ with client.responses.stream(model="x", input="SAY hm{/think}ok" + CALL, tools=[
     final = stream.get_final_response()
 assert (final.status, json.loads(final.output[2].arguments)) == ("completed", ARGUMENTS)
 
+assert isinstance(client.responses.parse(model="x", input="BABBLE", text_format=Mood).output_parsed, Mood)
+
 # Messages
 client = anthropic.Anthropic(base_url=BASE, api_key="x", max_retries=0)
 tools = [{"name": "f", "input_schema": SCHEMA}]
@@ -95,6 +122,12 @@ with client.messages.stream(messages=say("hm{/think}okWAIT" + CALL * 2), **ask) 
     final = stream.get_final_message()
 assert [block.type for block in final.content] == ["thinking", "text", "tool_use", "tool_use"]
 assert final.content[3].input == ARGUMENTS and final.usage.output_tokens > 0
+forced = client.messages.create(
+    model="c", max_tokens=1900, messages=BABBLE, tools=[{"name": "f", "input_schema": STRICT, "strict": True}],
+    tool_choice={"type": "tool", "name": "f", "disable_parallel_tool_use": True},
+)
+assert [block.type for block in forced.content if block.type != "thinking"] == ["tool_use"], forced
+check(forced.content[-1].input)
 history = say("x") + [
     {"role": "assistant", "content": [block.model_dump() for block in final.content]},
     {"role": "user", "content": [{"type": "tool_result", "tool_use_id": final.content[2].id, "content": "r"}]},

@@ -22,7 +22,7 @@ pub enum Line {
     Say(Vec<u32>),
     /// Says what comes to its mind, in the form the request's constraint asks for, until that is complete, the budget
     /// is used up or a stop id comes.
-    Babble(Babble),
+    Babble(Box<Babble>),
     /// Is silent.
     Wait(Duration),
     /// Tells that so many prompt tokens are done, of these so many from the cache.

@@ -111,7 +111,7 @@ fn search(pattern: &str) -> String {
             Some(rest) => ("", rest),
             None => (ANY, choice),
         };
-        let escaped = |text: &str| text.len() - text.trim_end_matches('\\').len() % 2 == 1;
+        let escaped = |text: &str| (text.len() - text.trim_end_matches('\\').len()) % 2 == 1;
         let (choice, end) = match choice.strip_suffix('$') {
             Some(rest) if !escaped(rest) => (rest, ""),
             _ => (choice, ANY),

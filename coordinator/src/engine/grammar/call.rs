@@ -165,11 +165,8 @@ struct Parameter<'a> {
 
 impl<'a> Parameters<'a> {
     fn read(tool: &'a Tool) -> Result<Self, GrammarError> {
-        let fields = match &tool.parameters {
-            Value::Object(fields) => fields,
-            // No schema: no arguments.
-            _ => return Ok(Self::Listed(Vec::new())),
-        };
+        // No schema: no arguments.
+        let Value::Object(fields) = &tool.parameters else { return Ok(Self::Listed(Vec::new())) };
         if tool.strict
             && let Some(keyword) =
                 fields.keys().find(|key| !KEYWORDS.contains(&key.as_str()) && schema::constrains(key))

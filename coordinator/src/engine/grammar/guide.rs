@@ -58,12 +58,11 @@ impl Guide {
             Some((_, path)) => path,
             None => "tools",
         };
-        let needed = match (scope, thinking) {
-            (Scope::EachCall, _) => Some(TOOL_CALL),
-            (Scope::Answer, Thinking::Open) => Some(END_THINK),
-            (Scope::Answer, _) => None,
-        };
-        if let Some(marker) = needed.filter(|marker| vocabulary.control(marker).is_none()) {
+        // Where these begin or end something, they must be seen as they come.
+        let calls = answer.reads_calls().then_some(TOOL_CALL);
+        let thought = (scope == Scope::Answer && thinking == Thinking::Open).then_some(END_THINK);
+        let missing = calls.into_iter().chain(thought).find(|marker| vocabulary.control(marker).is_none());
+        if let Some(marker) = missing {
             let reason = format!("can't be enforced here: {marker} is no token of this model's tokenizer");
             return Err(GrammarError::new(path, reason));
         }

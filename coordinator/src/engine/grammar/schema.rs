@@ -125,5 +125,5 @@ const OPTIONS: &str = "x-guidance";
 /// Between the parts of a JSON text. Bounded, or a model that likes white space would never get out of it.
 const WHITE_SPACE: &str = r"[ \n\t\r]{1,64}";
 
-/// Of one schema, as JSON text. The largest real ones, of whole standards, have a few hundred KiB.
-const MAX_BYTES: usize = 512 << 10;
+/// Of one schema, as JSON text: what takes a second or so to compile.
+const MAX_BYTES: usize = 256 << 10;

@@ -61,7 +61,9 @@ impl Vocabulary {
         let trie: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
         let mut factory = ParserFactory::new_simple(&trie).map_err(|e| e.to_string())?;
         factory.quiet();
-        factory.limits_mut().verbose_errors = false;
+        let limits = factory.limits_mut();
+        limits.verbose_errors = false;
+        limits.max_lexer_states = MAX_LEXER_STATES;
         Ok(Self { factory, trie, control, stop_ids, end_think, tool_call, end_value })
     }
 
@@ -98,3 +100,6 @@ impl fmt::Debug for Vocabulary {
         f.debug_struct("Vocabulary").field("size", &self.trie().vocab_size()).finish_non_exhaustive()
     }
 }
+
+/// Of one request, 1 to 2 kB each. A bounded string takes one for each of its characters.
+const MAX_LEXER_STATES: usize = 150_000;

@@ -10,7 +10,7 @@ use crate::http::testing::{Babble, Line, limits};
 fn babbling(seed: u64) -> Rig {
     let urges =
         ["</arg_value>", "</arg_value>", "\"", "}", "]", "1", "</tool_call>", "</think>", "<tool_call>"];
-    let babble = Babble::new(seed, urges.map(ids).to_vec());
+    let babble = Box::new(Babble::new(seed, urges.map(ids).to_vec()));
     let script = move |_: &_| vec![Line::Babble(babble.clone())];
     Rig::with(|_| {}, limits(8192, 8), Status::default(), script)
 }

@@ -1,224 +1,21 @@
 //! Models without sense under a grammar: whatever they draw from the tokens it allows, the answer has its form.
 //!
-//! Answers are read by the parser that clients' answers go through, and held against their schema by `fits`, which
-//! knows nothing of the library.
+//! Answers are read by the parser that clients' answers go through, and held against their schema by [`rig::fits`],
+//! which knows nothing of the library.
 
+mod rig;
+
+use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::LazyLock;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use super::*;
-use crate::chat::{CallForm, FinishReason};
-use crate::chat::{Ended, Parser, Reply, Thinking, ToolSchemas};
+use crate::chat::{CallForm, FinishReason, Reply, Thinking};
 use crate::engine::sampler::Constraint;
 use crate::http::spelling::Spellings;
-use crate::http::testing::Babble;
-use crate::text::TextTokenizer;
-
-struct Model {
-    tokenizer: TextTokenizer,
-    vocabulary: std::sync::Arc<Vocabulary>,
-    size: usize,
-}
-
-impl Model {
-    fn load(dir: &str, stop_ids: &[u32]) -> Self {
-        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests").join(dir);
-        let tokenizer = TextTokenizer::load(&dir).expect("bundled");
-        let spellings = Spellings::of(&tokenizer);
-        let vocabulary = Vocabulary::new(spellings.iter(), tokenizer.control_tokens(), stop_ids.into());
-        let size = spellings.iter().count();
-        Self { tokenizer, vocabulary: std::sync::Arc::new(vocabulary.expect("a vocabulary")), size }
-    }
-
-    fn guide(&self, answer: &Answer<'_>, form: &CallForm, thinking: Thinking) -> Result<Guide, GrammarError> {
-        let stop_ids = self.vocabulary.stop_ids().into();
-        Guide::new(&self.vocabulary, answer, form, thinking, stop_ids).map(|guide| guide.expect("bound"))
-    }
-
-    fn ids(&self, text: &str) -> Vec<u32> {
-        self.tokenizer.encode_rendered(text).expect("encodes")
-    }
-
-    fn text(&self, ids: &[u32]) -> String {
-        self.tokenizer.inner().decode(ids, false).expect("decodes")
-    }
-
-    fn allowed(&self, guide: &mut Guide) -> Vec<u32> {
-        let mut logits = vec![0.0; self.size];
-        guide.mask(&mut logits).expect("a mask");
-        (0..).zip(&logits).filter(|(_, logit)| **logit == 0.0).map(|(id, _)| id).collect()
-    }
-
-    /// Draws until the answer ends, or `most` tokens are made; the text, and whether it ended.
-    fn babble(&self, guide: &mut Guide, seed: u64, urges: &[&str], most: usize) -> (String, bool) {
-        let mut babble = Babble::new(seed, urges.iter().map(|urge| self.ids(urge)).collect());
-        let (mut made, mut logits) = (Vec::new(), vec![0.0; self.size]);
-        while made.len() < most {
-            logits.fill(0.0);
-            guide.mask(&mut logits).expect("a mask");
-            let id = babble.next(&logits).expect("a token");
-            if self.vocabulary.stop_ids().contains(&id) {
-                return (self.text(&made), true);
-            }
-            made.push(id);
-            if guide.accept(id).expect("an allowed token") {
-                return (self.text(&made), true);
-            }
-        }
-        (self.text(&made), false)
-    }
-}
-
-static NANO: LazyLock<Model> = LazyLock::new(|| Model::load("nano", &[2, 24]));
-static FIXTURE: LazyLock<Model> = LazyLock::new(|| Model::load("fixtures/tokenizer", &[2, 24]));
-
-fn padded() -> CallForm {
-    let [lead, after_name, before_value, after_value, between, tail] = ["\n"; 6].map(str::to_owned);
-    CallForm { lead, after_name, before_value, after_value, between, tail }
-}
-
-/// Whether `value` follows `schema`, as far as these tests' schemas go.
-fn fits(value: &Value, schema: &Value, root: &Value) -> bool {
-    let Value::Object(fields) = schema else { return schema == &json!(true) };
-    fields.iter().all(|(keyword, rule)| match (keyword.as_str(), value) {
-        ("type", _) => {
-            let is = |name: &Value| match name.as_str().unwrap() {
-                "null" => value.is_null(),
-                "boolean" => value.is_boolean(),
-                "integer" => value.as_f64().is_some_and(|x| x.fract() == 0.0),
-                "number" => value.is_number(),
-                "string" => value.is_string(),
-                "array" => value.is_array(),
-                "object" => value.is_object(),
-                other => panic!("{other}"),
-            };
-            rule.as_array().map_or_else(|| is(rule), |names| names.iter().any(is))
-        }
-        ("enum", _) => rule.as_array().unwrap().contains(value),
-        ("const", _) => rule == value,
-        ("anyOf", _) => rule.as_array().unwrap().iter().any(|choice| fits(value, choice, root)),
-        ("$ref", _) => {
-            let target = root.pointer(rule.as_str().unwrap().trim_start_matches('#'));
-            fits(value, target.unwrap(), root)
-        }
-        ("minimum", Value::Number(x)) => x.as_f64() >= rule.as_f64(),
-        ("maximum", Value::Number(x)) => x.as_f64() <= rule.as_f64(),
-        ("minLength", Value::String(text)) => text.chars().count() as u64 >= rule.as_u64().unwrap(),
-        ("maxLength", Value::String(text)) => text.chars().count() as u64 <= rule.as_u64().unwrap(),
-        ("minItems", Value::Array(items)) => items.len() as u64 >= rule.as_u64().unwrap(),
-        ("maxItems", Value::Array(items)) => items.len() as u64 <= rule.as_u64().unwrap(),
-        ("items", Value::Array(items)) => items.iter().all(|item| fits(item, rule, root)),
-        ("required", Value::Object(map)) => {
-            rule.as_array().unwrap().iter().all(|name| map.contains_key(name.as_str().unwrap()))
-        }
-        ("properties", Value::Object(map)) => {
-            let named = map.iter().filter_map(|(name, value)| Some((value, rule.get(name)?)));
-            named.into_iter().all(|(value, schema)| fits(value, schema, root))
-        }
-        ("additionalProperties", Value::Object(map)) if rule == &json!(false) => {
-            map.keys().all(|name| fields["properties"].get(name).is_some())
-        }
-        ("pattern", Value::String(text)) => {
-            // The one pattern of these tests.
-            assert_eq!(rule, "^[A-Z]{2}\\d+$");
-            let (letters, digits) = text.split_at_checked(2).unwrap_or_default();
-            letters.bytes().all(|b| b.is_ascii_uppercase())
-                && !digits.is_empty()
-                && digits.bytes().all(|b| b.is_ascii_digit())
-        }
-        _ => true,
-    })
-}
-
-fn person() -> Value {
-    json!({
-        "type": "object",
-        "properties": {
-            "name": {"type": "string", "minLength": 1, "maxLength": 12},
-            "age": {"type": "integer", "minimum": 0, "maximum": 150},
-            "mood": {"enum": ["fine", "so \"so\"", "<tool_call>", null, 3]},
-            "code": {"type": "string", "pattern": "^[A-Z]{2}\\d+$"},
-            "tags": {"type": "array", "items": {"type": "string", "maxLength": 5}, "minItems": 1, "maxItems": 3},
-            "home": {"anyOf": [{"$ref": "#/$defs/place"}, {"type": "null"}]},
-        },
-        "required": ["name", "age", "tags", "home"],
-        "additionalProperties": false,
-        "$defs": {"place": {
-            "type": "object",
-            "properties": {"zip": {"type": "string", "maxLength": 6}, "in": {"$ref": "#/$defs/place"}},
-            "required": ["zip"], "additionalProperties": false,
-        }},
-    })
-}
-
-fn tool(name: &str, strict: bool, parameters: Value) -> Tool {
-    Tool { name: name.to_owned(), parameters, path: format!("{name}.parameters"), strict }
-}
-
-fn tools(strict: bool) -> Vec<Tool> {
-    let edit = json!({
-        "type": "object",
-        "properties": {
-            "path": {"type": "string"},
-            "mode": {"type": "string", "enum": ["fast", "fa", "so so"]},
-            "note": {"anyOf": [{"type": "string", "maxLength": 9}, {"type": "null"}]},
-            "code": {"type": "string", "pattern": "^[A-Z]{2}\\d+$"},
-            "count": {"type": "integer", "minimum": 1, "maximum": 99},
-            "deep": {"type": "boolean"},
-            "spans": {"type": "array", "items": {"$ref": "#/$defs/span"}, "maxItems": 3},
-        },
-        "required": ["path", "mode", "count", "spans"],
-        "additionalProperties": false,
-        "$defs": {"span": {
-            "type": "object", "properties": {"text": {"type": "string"}, "at": {"type": "number"}},
-            "required": ["text"], "additionalProperties": false,
-        }},
-    });
-    let empty = json!({"type": "object", "properties": {}, "additionalProperties": false});
-    vec![tool("edit", strict, edit), tool("edit_all", strict, empty)]
-}
-
-/// What the model may feel like writing: mostly what ends things, and what would break them.
-const URGES: &[&str] = &[
-    "</arg_value>",
-    "</arg_value>",
-    "</arg_value>",
-    "\"",
-    "\"}",
-    "]",
-    "}",
-    "[]",
-    "1",
-    "</tool_call>",
-    "</think>",
-    "<tool_call>",
-    "</assistant>",
-    "[{\"text\":\"</arg_value>\"}]",
-    "\n",
-];
-
-fn read(text: &str, thinking: Thinking, tools: &[Tool], padded: bool) -> Reply {
-    let definitions: Vec<Value> =
-        tools.iter().map(|tool| json!({"name": tool.name, "parameters": tool.parameters})).collect();
-    let mut parser = Parser::new(thinking, ToolSchemas::from_tools(&definitions)).padded(padded);
-    if tools.is_empty() {
-        parser = parser.without_calls();
-    }
-    let mut reply: Reply = parser.push(text).into_iter().collect();
-    reply.extend(parser.finish(Ended::Token));
-    reply
-}
-
-fn check_calls(reply: &Reply, tools: &[Tool]) {
-    for call in &reply.calls {
-        assert!(call.complete);
-        let tool = tools.iter().find(|tool| tool.name == call.name).expect("a tool there is");
-        let arguments: Value = serde_json::from_str(&call.arguments).expect("JSON");
-        assert!(fits(&arguments, &tool.parameters, &tool.parameters), "{arguments}");
-    }
-}
+use rig::{FIXTURE, NANO, URGES, check_calls, fits, padded, person, read, tool, tools};
 
 #[test]
 fn json_follows_its_schema_whatever_is_drawn() {
@@ -420,6 +217,102 @@ fn what_cannot_be_enforced_is_named_with_its_place() {
     let tools = [tool("f", true, json!({"type": "object", "anyOf": [{}]}))];
     let answer = Answer { format: None, tools: &tools, calls: Calls::Free, single: false };
     assert!(NANO.guide(&answer, &form, Thinking::Closed).err().unwrap().to_string().contains("anyOf"));
+}
+
+#[test]
+fn bare_strings_follow_their_schemas() {
+    let form = |name: &str| json!({"type": "string", "format": name});
+    let pattern = |text: &str| json!({"type": "string", "pattern": text});
+    let cases: &[(Value, &[&str], &[&str])] = &[
+        (json!({"type": "string"}), &["", "a\n<b> \"c\" </arg_valu ü🌊"], &[]),
+        (json!({"type": "string", "minLength": 2, "maxLength": 3}), &["aü", "a🌊b"], &["a", "abcd"]),
+        (json!({"enum": ["a", "ab", "null", ""]}), &["a", "ab", "null", ""], &["b", "abc"]),
+        (json!({"enum": ["a", null]}), &["a", "null"], &["nul"]),
+        (json!({"type": "string", "enum": ["a", null, 3]}), &["a"], &["null", "3"]),
+        (json!({"const": "x </y>"}), &["x </y>"], &["x"]),
+        (json!({"type": ["string", "null"], "maxLength": 2}), &["ab", "null"], &["abc", "nul"]),
+        (json!({"anyOf": [{"$ref": "#/$defs/ab"}, {"type": "null"}]}), &["ab", "null"], &["a"]),
+        (json!({"allOf": [{"$ref": "#/$defs/ab"}, {"type": "string"}]}), &["ab"], &["null"]),
+        (pattern("b+"), &["b", "abbc\n"], &["", "ac"]),
+        (pattern("^a|z$"), &["ab", "bz", "a"], &["ba", "zb"]),
+        (pattern("^(a|b)$"), &["a", "b"], &["ab"]),
+        (pattern("^[|$]{2}\\$$"), &["||$", "$|$"], &["||", "||\\"]),
+        (pattern("a\\$"), &["xa$y"], &["xa"]),
+        (pattern("^/\\d+\\\\$"), &["/12\\"], &["/12", "/٣\\"]),
+        (form("date"), &["2024-02-29", "1999-12-31"], &["2024-13-01", "2024-04-31", "24-1-1"]),
+        (form("time"), &["23:59:59Z", "01:02:03.5+02:00"], &["24:00:00Z", "12:00:00"]),
+        (form("date-time"), &["2024-02-29T23:59:59.123Z"], &["2024-02-29", "2024-02-29 23:59:59Z"]),
+        (form("uuid"), &["123e4567-e89b-12d3-a456-426614174000"], &["123e4567e89b12d3a456426614174000"]),
+        (form("ipv4"), &["0.0.0.0", "255.1.99.10"], &["256.1.1.1", "1.2.3", "01.2.3.4"]),
+        (form("hostname"), &["a", "studio-b.local"], &["-a", "a..b", ""]),
+        (form("email"), &["a.b+c@example.org", "x@y"], &["a", "a@", ".a@b", "a b@c"]),
+        (form("uri"), &["https://a.b:80/c/d?e=f#g", "ftp://x"], &["a", "http://", "http://a b"]),
+    ];
+    for (schema, good, bad) in cases {
+        let parameters = json!({"type": "object", "properties": {"a": schema}, "required": ["a"],
+            "$defs": {"ab": {"type": "string", "const": "ab"}}});
+        let tools = [tool("f", true, parameters)];
+        let answer = Answer { format: None, tools: &tools, calls: Calls::Required, single: true };
+        let follows = |value: &str| {
+            let text = format!("<tool_call>f<arg_key>a</arg_key><arg_value>{value}</arg_value></tool_call>");
+            let mut guide = NANO.guide(&answer, &CallForm::default(), Thinking::Closed).unwrap();
+            let mut whole = false;
+            for id in NANO.ids(&text) {
+                if !NANO.allowed(&mut guide).contains(&id) {
+                    return false;
+                }
+                whole = guide.accept(id).unwrap();
+            }
+            whole
+        };
+        good.iter().for_each(|value| assert!(follows(value), "{schema}: {value:?} is refused"));
+        bad.iter().for_each(|value| assert!(!follows(value), "{schema}: {value:?} is taken"));
+    }
+}
+
+#[test]
+fn markers_are_tokens_where_the_tokenizer_has_them() {
+    let spellings = Spellings::of(&NANO.tokenizer);
+    let vocabulary = |change: &dyn Fn(&mut BTreeMap<String, u32>)| {
+        let mut control = NANO.tokenizer.control_tokens();
+        change(&mut control);
+        Arc::new(Vocabulary::new(spellings.iter(), control, [2, 24].into()).unwrap())
+    };
+    let guide = |vocabulary: &Arc<Vocabulary>, answer: &Answer<'_>, thinking| {
+        Guide::new(vocabulary, answer, &CallForm::default(), thinking, [2, 24].into())
+    };
+    let tools = tools(true);
+    let forced = Answer { format: None, tools: &tools, calls: Calls::Named("edit"), single: true };
+
+    // `</arg_value>` is a token: text that spells it is payload, and only the token ends a value.
+    let with_end = vocabulary(&|control| {
+        control.retain(|_, id| *id != 27);
+        control.insert("</arg_value>".to_owned(), 27);
+    });
+    let mut bound = guide(&with_end, &forced, Thinking::Closed).unwrap().unwrap();
+    let pieces = [
+        "<tool_call>edit<arg_key>path</arg_key><arg_value>a",
+        "<arg_key>mode</arg_key><arg_value>fa",
+        "<arg_key>count</arg_key><arg_value>12",
+        "<arg_key>spans</arg_key><arg_value>[]",
+    ];
+    for id in pieces.iter().flat_map(|piece| NANO.ids(piece).into_iter().chain([27])) {
+        assert!(NANO.allowed(&mut bound).contains(&id), "{id}");
+        assert!(!bound.accept(id).unwrap());
+    }
+    assert_eq!(NANO.allowed(&mut bound), [26]);
+    assert!(bound.accept(26).unwrap());
+
+    // What begins or ends something must be a token.
+    let without = |marker: &'static str| vocabulary(&move |control| control.retain(|word, _| word != marker));
+    let said = guide(&without("<tool_call>"), &forced, Thinking::Closed).err().unwrap().to_string();
+    assert!(said.contains("<tool_call> is no token"), "{said}");
+    let schema = json!({"type": "object"});
+    let format = Answer { format: Some((&schema, "f")), tools: &[], calls: Calls::None, single: false };
+    assert!(guide(&without("</think>"), &format, Thinking::Open).is_err());
+    assert!(guide(&without("</think>"), &format, Thinking::Closed).is_ok());
+    let none = BTreeMap::new();
+    assert!(Vocabulary::new(spellings.iter(), none, [9_999].into()).unwrap_err().contains("9999"));
 }
 
 #[test]
