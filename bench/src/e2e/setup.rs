@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use clap::{Parser, ValueEnum};
 use laguna_coordinator::cli::args::Args;
 use laguna_coordinator::cli::cluster::{self, Cluster};
+use laguna_coordinator::cli::loading::unwatched;
 use laguna_coordinator::engine::generation::{Report, Request, generate};
 use laguna_coordinator::engine::sampler::{Sampler, Sampling};
 use laguna_shared::quic::Identity;
@@ -124,7 +125,7 @@ pub fn run(job: &Job) -> Result<Sample, BenchError> {
         }
     }?;
     let activation = cluster::native_activation();
-    let mut cluster = cluster::open(&args.cluster, activation, None).map_err(failure)?;
+    let mut cluster = cluster::open(&args.cluster, activation, None, &unwatched).map_err(failure)?;
     let vocab = cluster.model.config().vocab_size;
     let mut noise = Noise::new(1, "prompt");
     let prompt: Vec<u32> = (0..job.prompt).map(|_| noise.below(vocab) as u32).collect();

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use clap::Parser;
-use laguna_coordinator::cli::{args::Args, cluster};
+use laguna_coordinator::cli::{args::Args, cluster, loading::unwatched};
 use laguna_coordinator::engine::generation::{Request, generate};
 use laguna_coordinator::engine::sampler::{Sampler, Sampling};
 use laguna_shared::compute::ActivationType;
@@ -27,7 +27,7 @@ fn four_tokens(dir: &Path) -> Vec<u32> {
     let dir = dir.to_str().unwrap();
     let args =
         Args::parse_from(["laguna-coord", "--loopback=2", "--bank", "reference", "--chunk", "3", "-m", dir]);
-    let mut cluster = cluster::open(&args.cluster, ActivationType::F32, None).unwrap();
+    let mut cluster = cluster::open(&args.cluster, ActivationType::F32, None, &unwatched).unwrap();
     let request =
         Request { prompt: &[2, 25, 26, 27, 28], max_tokens: 4, chunk: cluster.chunk, stop_ids: &[] };
     let mut ids = Vec::new();
