@@ -244,7 +244,7 @@ async function key(page) {
 /** A server that still loads: the page says so, and a message can be written meanwhile. */
 async function load(page) {
   await page.getByText(/waiting for shard 0 \(127\.0\.0\.1:\d+\)/).waitFor();
-  await page.getByLabel("Loading the model").waitFor();
+  await page.getByText("Loading the model").waitFor();
   await page.getByLabel("Message", { exact: true }).fill("early");
   await page.keyboard.press("Enter");
   assert.equal(await page.getByRole("button", { name: "Send" }).isDisabled(), true);
