@@ -1,4 +1,5 @@
-// The web page in a real browser: `page.mjs PARROT COORDINATOR KEYED SHOTS`, three base URLs and a folder for pictures.
+// The web page in a real browser: `page.mjs PARROT COORDINATOR KEYED LOADING SHOTS`, four base URLs and a folder for
+// pictures.
 // See README.md.
 
 import assert from "node:assert/strict";
@@ -7,7 +8,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { chromium } from "playwright-core";
 
-const [parrot, coordinator, keyed, shots] = process.argv.slice(2);
+const [parrot, coordinator, keyed, loading, shots] = process.argv.slice(2);
 const FLAGS = [
   "--no-sandbox",
   "--disable-gpu",
@@ -39,7 +40,7 @@ const browser = await chromium.launchPersistentContext(profile, {
 const complaints = [];
 
 /** A page of the server at `base`, watched. `expected` are the complaints it may have. */
-async function open(base, expected = /^$/) {
+async function open(base, expected = /^$/, state = "ok") {
   const page = await browser.newPage();
   page.setDefaultTimeout(30_000);
   const complain = (text) => expected.test(text) || complaints.push(text);
@@ -55,7 +56,7 @@ async function open(base, expected = /^$/) {
   const policy = response.headers()["content-security-policy"];
   assert.match(policy, /default-src 'none'/);
   assert.doesNotMatch(policy, /unsafe/);
-  await page.locator("#state[data-state=ok]").waitFor();
+  await page.locator(`#state[data-state=${state}]`).waitFor();
   return page;
 }
 
@@ -76,6 +77,7 @@ try {
   await refused(await open(parrot, /400 \(Bad Request\)/));
   await cluster(await open(coordinator));
   await key(await open(keyed, /401 \(Unauthorized\)/));
+  await load(await open(loading, /^$/, "loading"));
   assert.deepEqual(complaints, []);
 } finally {
   await browser.close();
@@ -236,5 +238,17 @@ async function key(page) {
   await picture(page, "key");
   await page.getByRole("button", { name: "Use key" }).click();
   await page.locator(".usage").waitFor();
+  await page.close();
+}
+
+/** A server that still loads: the page says so, and a message can be written meanwhile. */
+async function load(page) {
+  await page.getByText(/waiting for shard 0 \(127\.0\.0\.1:\d+\)/).waitFor();
+  await page.getByText("Loading the model").waitFor();
+  await page.getByLabel("Message", { exact: true }).fill("early");
+  await page.keyboard.press("Enter");
+  assert.equal(await page.getByRole("button", { name: "Send" }).isDisabled(), true);
+  assert.equal(await page.getByLabel("Message", { exact: true }).inputValue(), "early");
+  await picture(page, "loading");
   await page.close();
 }

@@ -351,10 +351,12 @@ fn welcome(app: &App, addresses: &[SocketAddr]) {
     let token = if app.options.keys.is_empty() { "local" } else { "KEY" };
     let key = if app.options.keys.is_empty() { String::new() } else { r#","apiKey":"KEY""#.to_owned() };
     output::say(format_args!(
-        "\nServing {id} on {base}/v1 (listening on {})\n  context {} tokens, {up} of {} shards up\n",
+        "\nServing {id} on {base}/v1 (listening on {})\n  context {} tokens, {up} of {} shards up\n  \
+         chat: {base}/ in a browser, or laguna-coord chat{}\n",
         all.join(", "),
         app.context(),
-        shards.len()
+        shards.len(),
+        if address.port() == DEFAULT_PORT { String::new() } else { format!(" --url {base}") },
     ));
     output::say(format_args!(
         "opencode:\n  OPENCODE_CONFIG_CONTENT='{{\"provider\":{{\"laguna\":{{\"npm\":\"@ai-sdk/openai-compatible\",\

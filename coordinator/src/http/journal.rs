@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A client that hung up has `cancelled` for a status. Faults of the server are warnings; looks at the server itself
-//! (`/`, `/page/…`, `/health`, `/cluster`,
-//! `/metrics`) are told at debug. Neither texts, nor queries, nor keys, nor what a client wrote into a field get here.
+//! (`/`, `/page/…`, `/health`, `/cluster`, `/metrics`) are told at debug. Neither texts, nor queries, nor keys, nor what
+//! a client wrote into a field get here.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -197,8 +197,9 @@ function state(now) {
   element("send").disabled = loading;
   if (loading) {
     const bar = element("load");
-    if (now.progress === null) bar.removeAttribute("value");
-    else bar.value = now.progress;
+    // How long others take is not known.
+    bar.hidden = now.progress === null;
+    bar.value = now.progress ?? 0;
     const share = now.progress === null ? "" : ` (${Math.floor(now.progress * 100)} %)`;
     element("what").textContent = `${now.loading}${share}. You can write meanwhile.`;
   }
