@@ -56,3 +56,46 @@ fn another_exit_code_fails_the_test() {
 fn a_message_without_the_word_fails_the_test() {
     Run::coord(["dance"]).finish().failed(2).says(&["sing"]);
 }
+
+/// Every report of the README's table names tests, and they exist.
+#[test]
+fn every_report_has_its_tests() {
+    let root = laguna_tests::programs::workspace();
+    let sources: String =
+        ["coordinator/src", "tests/tests"].iter().map(|part| sources(&root.join(part))).collect();
+    let readme = fs::read_to_string(root.join("tests/README.md")).unwrap();
+    for report in 1..=48 {
+        let row = readme.lines().find(|line| line.starts_with(&format!("| {report} |")));
+        let row = row.unwrap_or_else(|| panic!("report {report} is not in the table"));
+        let named: Vec<&str> = row.split('`').skip(1).step_by(2).collect();
+        // `…` stands for the rest of a name that another row has, or that several tests share.
+        let tests = named.iter().filter_map(|name| name.rsplit_once("::")).map(|(_, test)| test);
+        let found: Vec<bool> = tests.map(|test| has_test(&sources, test)).collect();
+        assert!(
+            !found.is_empty() && found.iter().all(|found| *found),
+            "report {report}: {named:?} {found:?}"
+        );
+    }
+}
+
+fn has_test(sources: &str, name: &str) -> bool {
+    match name.strip_suffix('…') {
+        Some(beginning) => sources.contains(&format!("fn {beginning}")),
+        // A module stands for all of its tests.
+        None => sources.contains(&format!("fn {name}(")) || name == "tests",
+    }
+}
+
+/// Every Rust file below a folder, as one text.
+fn sources(folder: &std::path::Path) -> String {
+    let mut text = String::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            text += &sources(&path);
+        } else if path.extension().is_some_and(|kind| kind == "rs") {
+            text += &fs::read_to_string(&path).unwrap();
+        }
+    }
+    text
+}
