@@ -62,9 +62,12 @@ pub struct ClusterArgs {
     /// Activation type [default: bf16 on a Mac, f32 elsewhere; verify and eval: f32]
     #[arg(long, global = true, value_name = "TYPE")]
     pub dtype: Option<ActivationArg>,
-    /// Arithmetic of the experts in this process
-    #[arg(long, global = true, value_name = "NAME", default_value = "mlx")]
+    /// Arithmetic of the experts in this process [default: mlx on a Mac, cpu elsewhere]
+    #[arg(long, global = true, value_name = "NAME", value_enum, default_value_t, hide_default_value = true)]
     pub bank: BankKind,
+    /// Threads to compute with, for the bank `cpu` [default: one for each physical core]
+    #[arg(long, global = true, value_name = "N", env = "LAGUNA_THREADS")]
+    pub threads: Option<NonZeroUsize>,
     /// Prompt tokens per forward pass
     #[arg(long, global = true, value_name = "ROWS")]
     pub chunk: Option<NonZeroUsize>,

@@ -2,14 +2,16 @@
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use laguna_shared::compute::cpu::Pool;
 use laguna_shared::compute::{ActivationType, ExpertBank};
 use laguna_shared::config::{AttentionFactor, ConfigOptions};
 use laguna_shared::ids::{ExpertId, ExpertRange, ShardId};
 use laguna_shared::session::{CallerSettings, InMemoryLinks, InMemoryWorker, Links};
 use laguna_topology::{Bytes, Locate, Plan, Topology, plan};
-use laguna_worker::bank::load_bank;
+use laguna_worker::bank::{self, load_bank};
 use laguna_worker::memory;
 use laguna_worker::model::OpenModel;
 use laguna_worker::progress::Progress;
@@ -149,9 +151,10 @@ fn loopback(
     require_memory("the whole model", opened, activation, all)?;
 
     let model = load_trunk(opened, activation)?;
+    let pool = bank::pool(args.threads);
     let mut workers = Vec::new();
     for shard in plan.shards() {
-        let bank = load_shard(args, opened, shard.id, shard.range)?;
+        let bank = load_shard(args, opened, shard.id, shard.range, &pool)?;
         let hello = opened.hello(shard.id, shard.range, activation).map_err(Failure::failed)?;
         let welcome = opened.welcome(shard.id, bank.as_ref()).map_err(Failure::failed)?;
         workers.push(InMemoryWorker { hello, welcome, bank });
@@ -178,7 +181,11 @@ fn distributed(
     let connector = Connector::prepare(topology, Duration::from_secs(args.wait))?;
     let model = load_trunk(opened, activation)?;
     let local = match topology.coordinator.shard.and_then(|id| plan.shard(id)) {
-        Some(shard) => Some(LocalShard::new(shard.id, load_shard(args, opened, shard.id, shard.range)?)),
+        Some(shard) => {
+            let pool = bank::pool(args.threads);
+            let bank = load_shard(args, opened, shard.id, shard.range, &pool)?;
+            Some(LocalShard::new(shard.id, bank))
+        }
         None => None,
     };
     let hellos = plan
@@ -225,10 +232,11 @@ fn load_shard(
     opened: &OpenModel,
     shard: ShardId,
     range: ExpertRange,
+    pool: &Arc<Pool>,
 ) -> Result<Box<dyn ExpertBank>, Failure> {
     let mut progress = Progress::new(shard.to_string(), opened.bytes().experts(range).0);
-    let bank =
-        load_bank(args.bank, opened, range, &mut |bytes| progress.add(bytes)).map_err(Failure::failed)?;
+    let bank = load_bank(args.bank, opened, range, pool, &mut |bytes| progress.add(bytes))
+        .map_err(Failure::failed)?;
     progress.finish();
     Ok(bank)
 }

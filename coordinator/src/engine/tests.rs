@@ -9,7 +9,7 @@ use laguna_shared::compute::ActivationType;
 use laguna_shared::config::ConfigOptions;
 use laguna_shared::ids::{ExpertId, ExpertRange, ShardId};
 use laguna_shared::session::{CallerSettings, InMemoryLinks, InMemoryWorker};
-use laguna_worker::bank::{BankKind, load_bank};
+use laguna_worker::bank::{BankKind, load_bank, pool};
 use laguna_worker::model::OpenModel;
 
 use super::handle::EngineHandle;
@@ -48,7 +48,7 @@ fn with_engine(settings: EngineSettings, client: impl FnOnce(&EngineHandle)) {
         let OpenModel { checkpoint, config, inventory, .. } = &opened;
         let model = Model::load(checkpoint, inventory, config, ActivationType::F32, &mut |_| ()).unwrap();
         let worker = |shard: u16, range: ExpertRange| {
-            let bank = load_bank(BankKind::Reference, &opened, range, &mut |_| ()).unwrap();
+            let bank = load_bank(BankKind::Reference, &opened, range, &pool(None), &mut |_| ()).unwrap();
             let hello = opened.hello(ShardId(shard), range, ActivationType::F32).unwrap();
             let welcome = opened.welcome(ShardId(shard), bank.as_ref()).unwrap();
             InMemoryWorker { hello, welcome, bank }
