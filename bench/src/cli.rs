@@ -70,7 +70,7 @@ struct ExchangeArgs {
 
 #[derive(Debug, Args)]
 struct ExpertsArgs {
-    /// Banks, in this order [default: mlx; with --small also reference]
+    /// Banks, in this order [default: cpu,mlx; with --small also reference]
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     banks: Option<Vec<BankKind>>,
     /// Rows per call, all to the same ten experts
@@ -85,6 +85,9 @@ struct ExpertsArgs {
     /// Sides a sixteenth, and a call or two: shows that it works, and no more
     #[arg(long)]
     quick: bool,
+    /// Threads of the `cpu` bank and of the bandwidth probe [default: one for each core]
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZeroUsize>,
     /// Seconds for a bank and a number of rows
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
@@ -113,8 +116,8 @@ struct E2eArgs {
     /// Where the experts are
     #[arg(long, value_delimiter = ',', default_value = "loopback-1,loopback-2,loopback-quic-2,processes-2")]
     set_ups: Vec<SetUp>,
-    /// Arithmetic of the experts
-    #[arg(long, default_value = "mlx")]
+    /// Arithmetic of the experts [default: mlx on a Mac, cpu elsewhere]
+    #[arg(long, value_enum, default_value_t, hide_default_value = true)]
     bank: BankKind,
     /// Tokens of the prompt
     #[arg(long, default_value = "256")]
@@ -250,11 +253,13 @@ impl ExpertsArgs {
     fn plan(self) -> experts::measure::Plan {
         let small = self.small || self.quick;
         let experts = self.experts.unwrap_or(if small { 12 } else { 120 });
-        let usual = if small { vec![BankKind::Mlx, BankKind::Reference] } else { vec![BankKind::Mlx] };
+        let mut usual = vec![BankKind::Cpu, BankKind::Mlx];
+        usual.extend(small.then_some(BankKind::Reference));
         experts::measure::Plan {
             banks: self.banks.unwrap_or(usual),
             rows: self.rows.into_iter().map(NonZeroUsize::get).collect(),
             experts: usize::from(experts),
+            threads: self.threads,
             shrink: if self.quick { 16 } else { 1 },
             probe_bytes: if small { 64 << 20 } else { 1 << 30 },
             time: Duration::from_secs_f64(if self.quick { 0.0 } else { self.seconds.clamp(0.0, 3600.0) }),
@@ -346,7 +351,7 @@ mod tests {
         let cli = Cli::parse_from(["laguna-bench", "experts", "--banks", "mlx,reference", "--json"]);
         let Command::Experts(args) = cli.command else { panic!() };
         assert!(cli.json);
-        assert_eq!(args.plan().banks, [BankKind::Mlx, BankKind::Reference]);
+        assert_eq!(args.plan().banks, [BankKind::Cpu, BankKind::Mlx, BankKind::Reference]);
         let cli = Cli::parse_from(["laguna-bench", "e2e"]);
         assert!(matches!(cli.command, Command::E2e(args) if args.set_ups.len() == 4));
     }

@@ -114,7 +114,7 @@ impl Row for Experts {
 
     fn cells(&self) -> Vec<String> {
         vec![
-            self.bank.to_owned(),
+            self.bank.clone(),
             self.rows.to_string(),
             self.calls.to_string(),
             format!("{:.2}", self.p50_us / 1e3),

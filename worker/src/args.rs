@@ -1,6 +1,7 @@
 //! Flags, as plain data.
 
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::Parser;
@@ -27,7 +28,10 @@ pub struct Args {
     /// Address and UDP port to listen at [default: as the topology file says]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: Option<SocketAddr>,
-    /// Arithmetic of the experts
-    #[arg(long, value_name = "NAME", default_value = "mlx")]
+    /// Arithmetic of the experts [default: mlx on a Mac, cpu elsewhere]
+    #[arg(long, value_name = "NAME", value_enum, default_value_t, hide_default_value = true)]
     pub bank: BankKind,
+    /// Threads to compute with, for the bank `cpu` [default: one for each physical core]
+    #[arg(long, value_name = "N", env = "LAGUNA_THREADS")]
+    pub threads: Option<NonZeroUsize>,
 }

@@ -11,7 +11,7 @@ use laguna_topology::{Bytes, Locate, NodeName, NotFound, Pin, PlanError, Topolog
 use tracing::info;
 
 use crate::args::Args;
-use crate::bank::load_bank;
+use crate::bank::{load_bank, pool};
 use crate::memory::{self, TooLittleMemory};
 use crate::model::{OpenError, OpenModel};
 use crate::progress::Progress;
@@ -144,7 +144,7 @@ pub fn run(args: &Args) -> Result<(), RunError> {
         mtu: topology.link.mtu,
     })?;
     let mut progress = Progress::new(format!("{shard}, experts {range}"), bytes.experts(range).0);
-    let bank = load_bank(args.bank, &model, range, &mut |bytes| progress.add(bytes))?;
+    let bank = load_bank(args.bank, &model, range, &pool(args.threads), &mut |bytes| progress.add(bytes))?;
     let took = progress.finish();
     let welcome = model.welcome(shard, bank.as_ref())?;
     let serving = format!(

@@ -1,6 +1,7 @@
 //! Rows through banks. In each call all rows go to the same ten experts, other ones each time, so that as many rows
 //! are in play per expert, and as many bytes of weights have to be read whatever the number of rows.
 
+use std::num::NonZeroUsize;
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,7 @@ use half::bf16;
 use laguna_shared::compute::{ActivationType, ExpertBank, ExpertBatch};
 use laguna_shared::config::ConfigOptions;
 use laguna_shared::ids::{ExpertId, ExpertRange, LayerId};
-use laguna_worker::bank::{BankKind, load_bank};
+use laguna_worker::bank::{BankKind, load_bank, pool};
 use laguna_worker::model::OpenModel;
 use serde::Serialize;
 
@@ -31,6 +32,8 @@ pub struct Plan {
     pub experts: usize,
     /// Inner width and hidden size are divided by this; 1 for S 2.1's own.
     pub shrink: usize,
+    /// Threads of the `cpu` bank and of the bandwidth probe; one for each core if not said.
+    pub threads: Option<NonZeroUsize>,
     /// Bytes that the bandwidth probe reads.
     pub probe_bytes: usize,
     /// Time for a bank and a number of rows; at least three calls are made, and at most a hundred.
@@ -42,8 +45,8 @@ pub struct Plan {
 pub struct Record {
     /// Rows per call, all to the same experts.
     pub rows: usize,
-    /// Name of the arithmetic.
-    pub bank: &'static str,
+    /// Name of the arithmetic, and what it runs on.
+    pub bank: String,
     /// Calls.
     pub calls: usize,
     /// Microseconds a call.
@@ -79,13 +82,15 @@ impl Plan {
         progress(&format!("writing {} experts of {} MB", shape.experts, shape.expert_bytes() as f64 / 1e6));
         write(dir.path(), &shape, Layout::Compressed, SEED, &nano(), &mut |_| {})?;
         let model = OpenModel::open(dir.path(), &ConfigOptions::default()).map_err(BenchError::failed)?;
-        let probe = Probe::new(self.probe_bytes, available_parallelism().map_or(1, usize::from));
+        let threads = self.threads.or_else(|| available_parallelism().ok());
+        let probe = Probe::new(self.probe_bytes, threads.map_or(1, usize::from));
 
+        let pool = pool(self.threads);
         let mut records = Vec::new();
         for &kind in &self.banks {
             progress(&format!("loading {kind:?}"));
             let range = ExpertRange::new(0, shape.experts as u16);
-            let mut bank = load_bank(kind, &model, range, &mut |_| {}).map_err(BenchError::failed)?;
+            let mut bank = load_bank(kind, &model, range, &pool, &mut |_| {}).map_err(BenchError::failed)?;
             for &rows in &self.rows {
                 progress(&format!("{kind:?}, {rows} rows"));
                 records.push(self.measure(bank.as_mut(), &model, &shape, rows, &probe)?);
@@ -126,7 +131,7 @@ impl Plan {
         let flops = (2 * 3 * shape.hidden * shape.expert_width * shape.top_k * rows) as f64;
         Ok(Record {
             rows,
-            bank: bank.backend(),
+            bank: bank.backend().to_owned(),
             calls: samples.len(),
             p50_us,
             read_gb_s,

@@ -69,9 +69,16 @@ pub struct ClusterArgs {
     /// `verify --trunk-bits N --prompt TEXT` says how much
     #[arg(long, global = true, value_name = "BITS", default_value = "16", env = "LAGUNA_TRUNK_BITS")]
     pub trunk_bits: TrunkBitsArg,
-    /// Arithmetic of the experts in this process
-    #[arg(long, global = true, value_name = "NAME", default_value = "mlx")]
+    /// Arithmetic of the trunk's products: mlx, or cpu: SIMD over the mapped checkpoint [default: mlx on a Mac, cpu
+    /// elsewhere]
+    #[arg(long, global = true, value_name = "NAME", value_enum, default_value_t, hide_default_value = true)]
+    pub trunk: TrunkArg,
+    /// Arithmetic of the experts in this process [default: mlx on a Mac, cpu elsewhere]
+    #[arg(long, global = true, value_name = "NAME", value_enum, default_value_t, hide_default_value = true)]
     pub bank: BankKind,
+    /// Threads to compute with, for `cpu` trunks and banks [default: one for each physical core]
+    #[arg(long, global = true, value_name = "N", env = "LAGUNA_THREADS")]
+    pub threads: Option<NonZeroUsize>,
     /// Prompt tokens per forward pass
     #[arg(long, global = true, value_name = "ROWS")]
     pub chunk: Option<NonZeroUsize>,
@@ -91,6 +98,22 @@ pub enum ActivationArg {
     Bf16,
     /// IEEE single
     F32,
+}
+
+/// Where the trunk's products are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TrunkArg {
+    /// MLX: Metal on a Mac
+    Mlx,
+    /// SIMD on all cores: AVX-512, AVX2 or NEON
+    Cpu,
+}
+
+impl Default for TrunkArg {
+    /// The fastest on this system.
+    fn default() -> Self {
+        if cfg!(target_os = "macos") { Self::Mlx } else { Self::Cpu }
+    }
 }
 
 /// Bits of a trunk weight.

@@ -2,25 +2,29 @@
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use laguna_shared::compute::cpu::Pool;
 use laguna_shared::compute::{ActivationType, ExpertBank};
 use laguna_shared::config::{AttentionFactor, ConfigOptions};
 use laguna_shared::ids::{ExpertId, ExpertRange, ShardId};
 use laguna_shared::session::{CallerSettings, InMemoryLinks, InMemoryWorker, Links};
 use laguna_topology::{Bytes, Locate, Plan, Topology, plan};
-use laguna_worker::bank::load_bank;
+use laguna_worker::bank::{self, load_bank};
 use laguna_worker::memory;
 use laguna_worker::model::OpenModel;
 use tracing::info;
 
-use super::args::{ActivationArg, AttentionFactorArg, ClusterArgs};
+use super::args::{ActivationArg, AttentionFactorArg, ClusterArgs, TrunkArg};
 use super::failure::Failure;
 use super::loading::{Load, Watch};
 use super::quic::{self, Connector};
 use crate::experts::Experts;
 use crate::experts::local::LocalShard;
 use crate::model::Model;
+use crate::model::linear::TrunkMath;
+use crate::model::load::TrunkSettings;
 
 /// A loaded trunk and connected shards.
 pub struct Cluster {
@@ -159,13 +163,14 @@ fn loopback(
 ) -> Result<Opened, Failure> {
     let plan = Plan::even(opened.config.num_experts as u16, shards).map_err(Failure::usage)?;
     let all = ExpertRange::new(0, opened.bytes().num_experts);
-    require_memory("the whole model", opened, activation, all)?;
+    require_memory(args, "the whole model", opened, activation, all)?;
 
     let mut load = Load::new(watch, opened.bytes().trunk.saturating_add(opened.bytes().experts(all)));
-    let model = load_trunk(args, opened, activation, &mut load)?;
+    let pool = bank::pool(args.threads);
+    let model = load_trunk(args, opened, activation, &pool, &mut load)?;
     let (mut workers, mut took) = (Vec::new(), Vec::new());
     for shard in plan.shards() {
-        let (bank, time) = load_shard(args, opened, shard.id, shard.range, &mut load)?;
+        let (bank, time) = load_shard(args, opened, shard.id, shard.range, &pool, &mut load)?;
         took.push((shard.id, time));
         let hello = opened.hello(shard.id, shard.range, activation).map_err(Failure::failed)?;
         let welcome = opened.welcome(shard.id, bank.as_ref()).map_err(Failure::failed)?;
@@ -191,14 +196,15 @@ fn distributed(
     require_context(topology, opened)?;
     // Everything that can be refused is refused before the long load.
     let held = topology.coordinator.shard.and_then(|id| plan.shard(id)).map(|shard| shard.range);
-    require_memory("the coordinator's part", opened, activation, held.unwrap_or_default())?;
+    require_memory(args, "the coordinator's part", opened, activation, held.unwrap_or_default())?;
     let connector = Connector::prepare(topology, Duration::from_secs(args.wait))?;
     let here = opened.bytes().experts(held.unwrap_or_default());
     let mut load = Load::new(watch, opened.bytes().trunk.saturating_add(here));
-    let model = load_trunk(args, opened, activation, &mut load)?;
+    let pool = bank::pool(args.threads);
+    let model = load_trunk(args, opened, activation, &pool, &mut load)?;
     let (mut local, mut took) = (None, Vec::new());
     if let Some(shard) = topology.coordinator.shard.and_then(|id| plan.shard(id)) {
-        let (bank, time) = load_shard(args, opened, shard.id, shard.range, &mut load)?;
+        let (bank, time) = load_shard(args, opened, shard.id, shard.range, &pool, &mut load)?;
         took.push((shard.id, time));
         local = Some(LocalShard::new(shard.id, bank));
     }
@@ -224,16 +230,26 @@ fn require_context(topology: &Topology, opened: &OpenModel) -> Result<(), Failur
     }
 }
 
+/// Where the trunk's products are computed.
+fn math(args: &ClusterArgs, pool: &Arc<Pool>) -> TrunkMath {
+    match args.trunk {
+        TrunkArg::Mlx => TrunkMath::Mlx,
+        TrunkArg::Cpu => TrunkMath::Cpu(Arc::clone(pool)),
+    }
+}
+
 /// Refuses to load a trunk and the experts of `range` where this machine cannot hold them.
 fn require_memory(
+    args: &ClusterArgs,
     what: &str,
     opened: &OpenModel,
     activation: ActivationType,
     range: ExpertRange,
 ) -> Result<(), Failure> {
     let bytes = opened.bytes();
-    // Published trunks are bf16; f32 activations need f32 weights.
-    let trunk = bytes.trunk.saturating_mul(activation.size() as u64 / 2);
+    // Published trunks are bf16; MLX wants weights of the activations' type.
+    let wider = if args.trunk == TrunkArg::Mlx { activation.size() as u64 / 2 } else { 1 };
+    let trunk = bytes.trunk.saturating_mul(wider);
     memory::require(what, trunk.saturating_add(bytes.experts(range))).map_err(Failure::failed)
 }
 
@@ -245,12 +261,13 @@ fn load_trunk(
     args: &ClusterArgs,
     opened: &OpenModel,
     activation: ActivationType,
+    pool: &Arc<Pool>,
     load: &mut Load<'_>,
 ) -> Result<Model, Failure> {
     let OpenModel { checkpoint, inventory, config, .. } = opened;
-    let bits = args.trunk_bits.into();
+    let settings = TrunkSettings { activation, bits: args.trunk_bits.into(), math: math(args, pool) };
     let bytes = opened.bytes().trunk;
-    let read = |tell: &mut dyn FnMut(u64)| Model::load(checkpoint, inventory, config, activation, bits, tell);
+    let read = |tell: &mut dyn FnMut(u64)| Model::load(checkpoint, inventory, config, &settings, tell);
     let (model, took) = load.part("trunk", bytes, read).map_err(Failure::failed)?;
     info!("trunk: {bytes}, loaded in {:.1} s", took.as_secs_f64());
     Ok(model)
@@ -261,9 +278,10 @@ fn load_shard(
     opened: &OpenModel,
     shard: ShardId,
     range: ExpertRange,
+    pool: &Arc<Pool>,
     load: &mut Load<'_>,
 ) -> Result<(Box<dyn ExpertBank>, Duration), Failure> {
-    let read = |tell: &mut dyn FnMut(u64)| load_bank(args.bank, opened, range, tell);
+    let read = |tell: &mut dyn FnMut(u64)| load_bank(args.bank, opened, range, pool, tell);
     load.part(&shard.to_string(), opened.bytes().experts(range), read).map_err(Failure::failed)
 }
 

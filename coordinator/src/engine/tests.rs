@@ -9,7 +9,7 @@ use laguna_shared::compute::ActivationType;
 use laguna_shared::config::ConfigOptions;
 use laguna_shared::ids::{ExpertId, ExpertRange, ShardId};
 use laguna_shared::session::{CallerSettings, InMemoryLinks, InMemoryWorker};
-use laguna_worker::bank::{BankKind, load_bank};
+use laguna_worker::bank::{BankKind, load_bank, pool};
 use laguna_worker::model::OpenModel;
 
 use super::handle::EngineHandle;
@@ -18,6 +18,8 @@ use super::sampler::Sampling;
 use super::service::{Engine, EngineSettings};
 use crate::experts::Experts;
 use crate::model::Model;
+use crate::model::linear::TrunkMath;
+use crate::model::load::TrunkSettings;
 use crate::model::quantize::TrunkBits;
 use crate::reference::expected::{Case, read_cases};
 
@@ -52,11 +54,11 @@ pub(super) fn with_model(dir: PathBuf, settings: EngineSettings, client: impl Fn
         // MLX stays on the thread that loads the model.
         let opened = OpenModel::open(&dir, &ConfigOptions::default()).unwrap();
         let OpenModel { checkpoint, config, inventory, .. } = &opened;
-        let model =
-            Model::load(checkpoint, inventory, config, ActivationType::F32, TrunkBits::Stored, &mut |_| ())
-                .unwrap();
+        let trunk =
+            TrunkSettings { activation: ActivationType::F32, bits: TrunkBits::Stored, math: TrunkMath::Mlx };
+        let model = Model::load(checkpoint, inventory, config, &trunk, &mut |_| ()).unwrap();
         let worker = |shard: u16, range: ExpertRange| {
-            let bank = load_bank(BankKind::Reference, &opened, range, &mut |_| ()).unwrap();
+            let bank = load_bank(BankKind::Reference, &opened, range, &pool(None), &mut |_| ()).unwrap();
             let hello = opened.hello(ShardId(shard), range, ActivationType::F32).unwrap();
             let welcome = opened.welcome(ShardId(shard), bank.as_ref()).unwrap();
             InMemoryWorker { hello, welcome, bank }

@@ -14,7 +14,7 @@ pub struct Embedding {
 impl Embedding {
     /// Rows of `ids`: `[ids, hidden]` in the activation type.
     pub(super) fn forward(&self, ids: &[u32]) -> Result<Array, Exception> {
-        self.weight.rows(&Array::from_slice(ids, &[ids.len() as i32]))
+        self.weight.rows(ids)
     }
 
     /// The embedding as a head: `[rows, hidden]` → `[rows, vocab]`, f32.

@@ -1,15 +1,16 @@
 //! Fills the trunk from a checkpoint: reads only its own tensors, one at a time.
 
+use std::sync::Arc;
+
 use laguna_shared::compute::ActivationType;
-use laguna_shared::compute::mlx::Matrix;
+use laguna_shared::compute::cpu::CpuMatrix;
 use laguna_shared::compute::mlx::array::{activation_dtype, float_dtype, from_bytes};
-use laguna_shared::compute::mlx::packed::MatrixBytes;
 use laguna_shared::config::{LayerConfig, ModelConfig};
 use laguna_shared::ids::LayerId;
 use laguna_shared::weights::decode::decode_floats;
 use laguna_shared::weights::inventory::{
-    AttentionSource, Inventory, LayerSource, MatrixSource, MlpSource, SparseSource, SwigluSource,
-    VectorSource,
+    AttentionSource, Inventory, LayerSource, MatrixFormat, MatrixSource, MlpSource, SparseSource,
+    SwigluSource, VectorSource,
 };
 use laguna_shared::weights::{Checkpoint, read_matrix};
 use mlx_rs::{Array, Dtype};
@@ -19,7 +20,7 @@ use super::dense::Swiglu;
 use super::embed::Embedding;
 use super::head::Head;
 use super::layer::{Layer, Mlp};
-use super::linear::Linear;
+use super::linear::{Linear, TrunkMath};
 use super::moe::SparseMlp;
 use super::norm::RmsNorm;
 use super::quantize::TrunkBits;
@@ -27,8 +28,19 @@ use super::rope::Rope;
 use super::router::{Router, Selection};
 use super::{Model, ModelLoadError};
 
+/// How a trunk is held.
+#[derive(Clone, Debug)]
+pub struct TrunkSettings {
+    /// Element type of the residual stream.
+    pub activation: ActivationType,
+    /// Bits of the products' weights.
+    pub bits: TrunkBits,
+    /// Where the products are computed.
+    pub math: TrunkMath,
+}
+
 impl Model {
-    /// Loads the trunk, its products in `bits`. `progress` is told the bytes of each tensor read.
+    /// Loads the trunk. `progress` is told the bytes of each tensor read.
     ///
     /// # Errors
     /// If a tensor cannot be read, or MLX is out of memory.
@@ -36,12 +48,12 @@ impl Model {
         checkpoint: &Checkpoint,
         inventory: &Inventory,
         config: &ModelConfig,
-        activation: ActivationType,
-        bits: TrunkBits,
+        settings: &TrunkSettings,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Self, ModelLoadError> {
-        let mut loader =
-            Loader { checkpoint, config, activation, dtype: activation_dtype(activation), bits, progress };
+        let activation = settings.activation;
+        let dtype = activation_dtype(activation);
+        let mut loader = Loader { checkpoint, config, settings, dtype, progress };
         let embed = Embedding { weight: loader.stored(&inventory.embed)? };
         let layers = inventory
             .layers
@@ -61,9 +73,8 @@ impl Model {
 struct Loader<'a> {
     checkpoint: &'a Checkpoint,
     config: &'a ModelConfig,
-    activation: ActivationType,
+    settings: &'a TrunkSettings,
     dtype: Dtype,
-    bits: TrunkBits,
     progress: &'a mut dyn FnMut(u64),
 }
 
@@ -120,7 +131,7 @@ impl Loader<'_> {
             },
             shared_expert: source.shared_expert.as_ref().map(|s| self.swiglu(s)).transpose()?,
             routed_scaling: self.config.routed_scaling_factor,
-            activation: self.activation,
+            activation: self.settings.activation,
         })
     }
 
@@ -134,26 +145,27 @@ impl Loader<'_> {
 
     /// A product, in the bits that were asked for.
     fn linear(&mut self, source: &MatrixSource) -> Result<Linear, ModelLoadError> {
-        let mut linear = self.stored(source)?;
-        linear.quantize(self.bits)?;
-        Ok(linear)
+        let plain = matches!(source.format, MatrixFormat::Plain(_));
+        if self.settings.bits == TrunkBits::Stored || !plain {
+            return self.stored(source);
+        }
+        let raw = read_matrix(self.checkpoint, source)?;
+        (self.progress)(raw.bytes());
+        let raw = self.settings.bits.apply(&raw, self.dtype).unwrap_or(raw);
+        Ok(Linear::new(raw, self.dtype, &self.settings.math)?)
     }
 
     /// A product, as the checkpoint has it.
     fn stored(&mut self, source: &MatrixSource) -> Result<Linear, ModelLoadError> {
+        if let TrunkMath::Cpu(pool) = &self.settings.math {
+            let matrix = CpuMatrix::load(self.checkpoint, source, self.progress)?;
+            return Ok(Linear::mapped(matrix, Arc::clone(pool), self.dtype));
+        }
         let raw = read_matrix(self.checkpoint, source)?;
-        let bytes = MatrixBytes {
-            experts: None,
-            rows: source.rows,
-            cols: source.cols,
-            format: source.format,
-            weight: &raw.weight,
-            scales: &raw.scales,
-            biases: &raw.biases,
-        };
-        let weight = Matrix::new(&bytes, Some(self.dtype))?;
-        (self.progress)(raw.bytes());
-        Ok(Linear { weight, multiplier: raw.multiplier, activation: self.dtype })
+        let bytes = raw.bytes();
+        let linear = Linear::new(raw, self.dtype, &self.settings.math)?;
+        (self.progress)(bytes);
+        Ok(linear)
     }
 
     fn norm(&mut self, source: &VectorSource) -> Result<RmsNorm, ModelLoadError> {

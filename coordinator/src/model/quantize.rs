@@ -3,6 +3,10 @@
 //! Three quarters of the bytes that a token reads are the trunk's, so fewer bits make decode faster, at a price that
 //! `verify --trunk-bits` measures. The router, the norms, the rotary tables and the embedding look-up stay as stored.
 
+use laguna_shared::weights::RawMatrix;
+use laguna_shared::weights::affine::quantize;
+use laguna_shared::weights::inventory::{FloatType, MatrixFormat};
+use mlx_rs::Dtype;
 use mlx_rs::error::Exception;
 
 use super::Model;
@@ -23,7 +27,7 @@ pub enum TrunkBits {
 
 impl TrunkBits {
     /// Bits of a code and columns of a group; `None` for [`Stored`](Self::Stored).
-    pub const fn format(self) -> Option<(u8, usize)> {
+    pub const fn format(self) -> Option<(u32, usize)> {
         match self {
             Self::Stored => None,
             Self::Eight => Some((8, 64)),
@@ -32,13 +36,37 @@ impl TrunkBits {
     }
 }
 
+impl TrunkBits {
+    /// A plain matrix in these bits; `None` where it stays as it is.
+    pub(super) fn apply(self, raw: &RawMatrix, activation: Dtype) -> Option<RawMatrix> {
+        let (bits, group_size) = self.format()?;
+        // MLX computes with scales of the activations' type; of two narrow ones, f16 is the finer.
+        let scale_type = if activation == Dtype::Bfloat16 { FloatType::Bf16 } else { FloatType::F16 };
+        quantize(raw, bits, group_size, scale_type)
+    }
+}
+
 impl Linear {
     /// Turns plain weights into affine codes; packed ones stay as they are.
     pub(super) fn quantize(&mut self, bits: TrunkBits) -> Result<(), Exception> {
-        match bits.format() {
-            Some((bits, group_size)) => self.weight.quantize(bits, group_size),
-            None => Ok(()),
+        if bits == TrunkBits::Stored {
+            return Ok(());
         }
+        let Some((rows, cols, values)) = self.plain()? else { return Ok(()) };
+        let raw = RawMatrix {
+            rows,
+            cols,
+            format: MatrixFormat::Plain(FloatType::F32),
+            weight: bytemuck::cast_slice(&values).to_vec(),
+            scales: Vec::new(),
+            biases: Vec::new(),
+            multiplier: 1.0,
+        };
+        let (activation, math) = (self.activation(), self.math());
+        if let Some(packed) = bits.apply(&raw, activation) {
+            *self = Self::new(packed, activation, &math)?;
+        }
+        Ok(())
     }
 }
 

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use laguna_shared::compute::ActivationType;
+use laguna_shared::compute::cpu::Pool;
 use laguna_shared::compute::mlx::array::append_f32;
 use laguna_shared::config::{ConfigOptions, Gating, RopeConfig, RouterConfig, RouterScore};
 use laguna_shared::ids::ExpertId;
@@ -13,7 +14,8 @@ use serde_json::Value;
 
 use super::attention::{Attention, softplus};
 use super::layer::Mlp;
-use super::linear::Linear;
+use super::linear::{Linear, TrunkMath};
+use super::load::TrunkSettings;
 use super::quantize::TrunkBits;
 use super::rope::Rope;
 use super::router::Selection;
@@ -55,13 +57,14 @@ fn noise(shape: &[i32], seed: u32) -> Array {
 }
 
 fn bf16_fixture() -> Model {
-    loaded(TrunkBits::Stored)
+    loaded(TrunkBits::Stored, TrunkMath::Mlx)
 }
 
-fn loaded(bits: TrunkBits) -> Model {
+fn loaded(bits: TrunkBits, math: TrunkMath) -> Model {
     let opened = OpenModel::open(&fixture("bf16"), &ConfigOptions::default()).unwrap();
     let OpenModel { checkpoint, config, inventory, .. } = &opened;
-    Model::load(checkpoint, inventory, config, ActivationType::F32, bits, &mut |_| ()).unwrap()
+    let settings = TrunkSettings { activation: ActivationType::F32, bits, math };
+    Model::load(checkpoint, inventory, config, &settings, &mut |_| ()).unwrap()
 }
 
 #[test]
@@ -283,47 +286,72 @@ fn segments_of_two_sequences_run_as_each_alone() {
     }
 }
 
+/// Both ways to compute a product.
+fn maths() -> [TrunkMath; 2] {
+    [TrunkMath::Mlx, TrunkMath::Cpu(Pool::new(2))]
+}
+
+/// The first `rows` rows of a product's matrix.
+fn weights(linear: &Linear, rows: u32) -> Vec<f32> {
+    host(&linear.rows(&(0..rows).collect::<Vec<u32>>()).unwrap())
+}
+
+fn router_weights(model: &Model) -> Vec<f32> {
+    let sparse = model.layers.iter().find_map(|layer| match &layer.mlp {
+        Mlp::Sparse(sparse) => Some(sparse),
+        Mlp::Dense(_) => None,
+    });
+    weights(&sparse.unwrap().router.linear, 16)
+}
+
 #[test]
-fn fewer_bits_move_each_weight_by_a_step_of_its_group_at_most() {
-    for (bits, steps) in [(TrunkBits::Eight, 255.0), (TrunkBits::Four, 15.0)] {
-        let (_, group) = bits.format().unwrap();
-        let mut model = bf16_fixture();
-        let all = |linear: &Linear, rows: i32| {
-            host(&linear.rows(&Array::from_slice(&(0..rows).collect::<Vec<i32>>(), &[rows])).unwrap())
-        };
-        let q = |model: &Model| all(&model.layers[0].attention.q, 64);
-        let router = |model: &Model| {
-            let sparse = model.layers.iter().find_map(|layer| match &layer.mlp {
-                Mlp::Sparse(sparse) => Some(sparse),
-                Mlp::Dense(_) => None,
-            });
-            all(&sparse.unwrap().router.linear, 16)
-        };
-        let (before, routed) = (q(&model), router(&model));
-        model.quantize(bits).unwrap();
-        let after = q(&model);
-        assert_ne!(before, after);
-        for (before, after) in before.chunks_exact(group).zip(after.chunks_exact(group)) {
-            let max = before.iter().copied().fold(f32::MIN, f32::max);
-            let min = before.iter().copied().fold(f32::MAX, f32::min);
-            // MLX moves the grid so that zero lies on it, which costs up to half a step more.
-            let step = (max - min) / steps * 1.01;
-            for (b, a) in before.iter().zip(after) {
-                assert!((b - a).abs() <= step, "{b} {a} {step}");
+fn products_are_those_of_the_weights_wherever_they_are_computed() {
+    for math in maths() {
+        for bits in [TrunkBits::Stored, TrunkBits::Eight, TrunkBits::Four] {
+            let model = loaded(bits, math.clone());
+            let hidden = model.config().hidden_size;
+            let q = &model.layers[0].attention.q;
+            let matrix = weights(q, 64);
+            for rows in [1, 3, 40] {
+                let x = noise(&[rows, hidden as i32], 5);
+                let product = host(&q.forward(&x).unwrap().try_index((.., ..64)).unwrap());
+                for (x, y) in host(&x).chunks_exact(hidden).zip(product.chunks_exact(64)) {
+                    for (w, y) in matrix.chunks_exact(hidden).zip(y) {
+                        let exact: f64 = w.iter().zip(x).map(|(&w, &x)| f64::from(w) * f64::from(x)).sum();
+                        assert!(
+                            (exact - f64::from(*y)).abs() < 1e-5,
+                            "{math:?} {bits:?} {rows}: {exact} {y}"
+                        );
+                    }
+                }
             }
         }
-        assert_eq!(router(&model), routed);
-        // The product is that of the weights as the codes have them.
-        let x = noise(&[3, model.config().hidden_size as i32], 5);
-        let product = host(&model.layers[0].attention.q.forward(&x).unwrap().try_index((.., ..64)).unwrap());
-        let hidden = model.config().hidden_size;
-        for (x, y) in host(&x).chunks_exact(hidden).zip(product.chunks_exact(64)) {
-            for (w, y) in after.chunks_exact(hidden).zip(y) {
-                let exact: f64 = w.iter().zip(x).map(|(&w, &x)| f64::from(w) * f64::from(x)).sum();
-                assert!((exact - f64::from(*y)).abs() < 1e-5, "{exact} {y}");
+    }
+}
+
+#[test]
+fn fewer_bits_move_each_weight_by_half_a_step_of_its_group() {
+    for math in maths() {
+        for (bits, steps) in [(TrunkBits::Eight, 255.0), (TrunkBits::Four, 15.0)] {
+            let (_, group) = bits.format().unwrap();
+            let mut model = loaded(TrunkBits::Stored, math.clone());
+            let q = |model: &Model| weights(&model.layers[0].attention.q, 64);
+            let (before, routed) = (q(&model), router_weights(&model));
+            model.quantize(bits).unwrap();
+            let after = q(&model);
+            assert_ne!(before, after);
+            for (before, after) in before.chunks_exact(group).zip(after.chunks_exact(group)) {
+                let max = before.iter().copied().fold(f32::MIN, f32::max);
+                let min = before.iter().copied().fold(f32::MAX, f32::min);
+                // Scale and bias are rounded to f16.
+                let rounding = 2.0_f32.powi(-11) * (max - min).abs().max(min.abs());
+                for (b, a) in before.iter().zip(after) {
+                    assert!((b - a).abs() <= (max - min) / steps * 0.51 + 2.0 * rounding, "{b} {a}");
+                }
             }
+            assert_eq!(router_weights(&model), routed);
+            // Loading in few bits is loading and quantising.
+            assert_eq!(q(&loaded(bits, math.clone())), after);
         }
-        // Loading in few bits is loading and quantising.
-        assert_eq!(q(&loaded(bits)), after);
     }
 }

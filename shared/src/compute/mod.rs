@@ -1,8 +1,10 @@
 //! Routed experts as a function: rows in, one weighted sum per row out.
 //!
 //! - [`reference`](mod@reference): plain Rust, f32; the oracle
+//! - [`cpu`]: SIMD over the checkpoint's own bytes; the default on Linux
 //! - [`mlx`]: MLX's gathered products; Metal on a Mac
 
+pub mod cpu;
 pub mod mlx;
 pub mod reference;
 
@@ -52,8 +54,8 @@ pub trait ExpertBank: Send {
     /// Experts held.
     fn range(&self) -> ExpertRange;
 
-    /// Name of the implementation, as `--bank` takes it.
-    fn backend(&self) -> &'static str;
+    /// Name of the implementation as `--bank` takes it, and what it runs on where there is a choice.
+    fn backend(&self) -> &str;
 
     /// Bytes of weights resident.
     fn resident_bytes(&self) -> u64;

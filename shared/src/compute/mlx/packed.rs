@@ -1,7 +1,7 @@
 //! Matrices in MLX: plain or quantised, single or stacked by expert, and the products with them.
 
 use mlx_rs::error::Exception;
-use mlx_rs::{Array, Dtype, ops, transforms};
+use mlx_rs::{Array, Dtype, ops};
 
 use super::array::{float_dtype, from_bytes};
 use super::ffi::{self, Operand};
@@ -84,24 +84,6 @@ impl Matrix {
                 })
             }
         })
-    }
-
-    /// Puts a plain matrix in affine codes of `bits` bits, with a scale and a bias for each `group_size` columns. A matrix whose columns `group_size` does not divide, or one that is packed already, stays as it is.
-    ///
-    /// # Errors
-    /// If MLX has no such format.
-    pub fn quantize(&mut self, bits: u8, group_size: usize) -> Result<(), Exception> {
-        let Self::Plain(w) = self else { return Ok(()) };
-        if !(w.dim(-1) as usize).is_multiple_of(group_size) {
-            return Ok(());
-        }
-        let (bits, group_size) = (i32::from(bits), group_size as i32);
-        let (codes, scales, biases) = ops::quantize(w, group_size, bits)?;
-        // Evaluated at once, so that the plain weights are freed before the next matrix comes.
-        transforms::eval([&codes, &scales, &biases])?;
-        let mode = MlxMode::Affine;
-        *self = Self::Packed(PackedMatrix { codes, scales, biases: Some(biases), mode, group_size, bits });
-        Ok(())
     }
 
     /// `x · wᵀ` with a single matrix: `[n, cols]` → `[n, rows]`.

@@ -137,7 +137,7 @@ impl<F: FnMut() + Send> ExpertBank for BusyBank<F> {
         self.0.range()
     }
 
-    fn backend(&self) -> &'static str {
+    fn backend(&self) -> &str {
         self.0.backend()
     }
 

@@ -1,0 +1,41 @@
+//! Matrices and experts on the CPU: SIMD kernels straight over a checkpoint's bytes. In reading order:
+//!
+//! - [`isa`]: which instructions this processor has, found out once
+//! - [`pool`]: the threads, and each one's working memory
+//! - [`matrix`]: one weight matrix in any format, and `y = x · Wᵀ` with it; not only for experts
+//! - `rows`: rows of activations as the kernels read them: padded f32, and split into bytes
+//! - `split`, `plain`, `panel`: the kernels: NVFP4 with few rows, floats with few rows, anything with many
+//! - `decode`: packed weights to f32, which `panel` multiplies
+//! - `simd`: the vector operations that the kernels are written in, once for each instruction set
+//! - [`bank`]: the [`crate::compute::ExpertBank`]; `batch` sorts its slots by expert
+//!
+//! Numbers: every kernel keeps f32 accuracy (errors near 1e-7 of the result's size, whatever the format), sums in an
+//! order that depends on the matrix alone, and gives a row the same bits whatever the number of threads. With up to
+//! [`matrix::FEW`] rows an NVFP4 matrix is multiplied in another way than with more, which shows in the last bits
+//! only; the other formats give a row the same bits in any company. NaN and infinities in a row make its results NaN
+//! or infinite.
+// The one room besides MLX's seam with unsafe code: vector instructions, and threads that share a buffer.
+#![allow(unsafe_code)]
+
+pub mod bank;
+mod batch;
+mod decode;
+pub mod isa;
+mod lines;
+pub mod matrix;
+mod panel;
+mod plain;
+pub mod pool;
+mod rows;
+mod simd;
+mod split;
+
+#[cfg(test)]
+mod bank_tests;
+#[cfg(test)]
+mod matrix_tests;
+
+pub use bank::CpuBank;
+pub use isa::Isa;
+pub use matrix::CpuMatrix;
+pub use pool::Pool;

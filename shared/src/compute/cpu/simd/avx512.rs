@@ -1,0 +1,209 @@
+//! AVX-512 with VNNI and VBMI: Ice Lake and Zen 4, and later.
+
+use std::arch::x86_64::*;
+
+use super::{DOUBLED, PARTS, Simd, UNSIGNED, vectors};
+
+/// Proof of avx512f, bw, dq, vl, vnni, vbmi, and all of [`super::Avx2`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct Avx512(());
+
+impl Avx512 {
+    pub(in super::super) fn detect() -> Option<Self> {
+        let found = super::Avx2::detect().is_some()
+            && is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512vnni")
+            && is_x86_feature_detected!("avx512vbmi");
+        found.then_some(Self(()))
+    }
+}
+
+impl Simd for Avx512 {
+    const LANES: usize = 16;
+    const OFFSET: i32 = 12;
+    const MOST_ROWS: usize = 6;
+    type Floats = __m512;
+    type Ints = __m512i;
+    type Bytes = __m128i;
+
+    #[inline(always)]
+    fn zero(self) -> __m512 {
+        vectors!(_mm512_setzero_ps())
+    }
+
+    #[inline(always)]
+    unsafe fn load(self, from: *const f32) -> __m512 {
+        vectors!(_mm512_loadu_ps(from))
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32, value: __m512) {
+        vectors!(_mm512_storeu_ps(to, value));
+    }
+
+    #[inline(always)]
+    unsafe fn load_bf16(self, from: *const u8) -> __m512 {
+        vectors!(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(
+            from.cast()
+        )))))
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(self, from: *const u8) -> __m512 {
+        vectors!(_mm512_cvtph_ps(_mm256_loadu_si256(from.cast())))
+    }
+
+    #[inline(always)]
+    fn mul(self, a: __m512, b: __m512) -> __m512 {
+        vectors!(_mm512_mul_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn fma(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        vectors!(_mm512_fmadd_ps(a, b, c))
+    }
+
+    #[inline(always)]
+    fn sum(self, a: __m512) -> f32 {
+        vectors!(_mm512_reduce_add_ps(a))
+    }
+
+    #[inline(always)]
+    unsafe fn load_ints(self, from: *const u8) -> __m512i {
+        vectors!(_mm512_loadu_si512(from.cast()))
+    }
+
+    #[inline(always)]
+    fn zero_ints(self) -> __m512i {
+        vectors!(_mm512_setzero_si512())
+    }
+
+    #[inline(always)]
+    fn e2m1(self, codes: __m512i) -> (__m512i, __m512i) {
+        // vpermb looks at six bits: with the table four times over, what is above a nibble does not matter.
+        vectors! {
+            let table = _mm512_broadcast_i32x4(_mm_loadu_si128(UNSIGNED.as_ptr().cast()));
+            let high = _mm512_srli_epi16::<4>(codes);
+            (_mm512_permutexvar_epi8(codes, table), _mm512_permutexvar_epi8(high, table))
+        }
+    }
+
+    #[inline(always)]
+    fn dot8(self, sum: __m512i, weights: (__m512i, __m512i), even: __m512i, odd: __m512i) -> __m512i {
+        vectors!(_mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sum, weights.0, even), weights.1, odd))
+    }
+
+    #[inline(always)]
+    fn shift_add(self, high: __m512i, low: __m512i) -> __m512i {
+        vectors!(_mm512_add_epi32(_mm512_slli_epi32::<8>(high), low))
+    }
+
+    #[inline(always)]
+    fn to_floats(self, a: __m512i) -> __m512 {
+        vectors!(_mm512_cvtepi32_ps(a))
+    }
+
+    #[inline(always)]
+    unsafe fn e4m3_pairs(self, from: *const u8) -> __m512 {
+        // A byte shifted by 7 is an f16 of 2⁻⁸ of its value, subnormals included.
+        vectors! {
+            let eight = _mm256_set1_epi64x(from.cast::<i64>().read_unaligned());
+            let twice = _mm256_setr_epi8(
+                0, -1, 0, -1, 1, -1, 1, -1, 2, -1, 2, -1, 3, -1, 3, -1,
+                4, -1, 4, -1, 5, -1, 5, -1, 6, -1, 6, -1, 7, -1, 7, -1,
+            );
+            _mm512_cvtph_ps(_mm256_slli_epi16::<7>(_mm256_shuffle_epi8(eight, twice)))
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch(self, at: *const u8) {
+        // Into the second level: into the first it was a third slower, which has too few lines in flight.
+        vectors!(_mm_prefetch::<_MM_HINT_T1>(at.cast()));
+    }
+
+    #[inline(always)]
+    unsafe fn nibbles(self, from: *const u8) -> __m128i {
+        vectors! {
+            let (pairs, low) = (_mm_loadl_epi64(from.cast()), _mm_set1_epi8(15));
+            let high = _mm_and_si128(_mm_srli_epi16::<4>(pairs), low);
+            _mm_unpacklo_epi8(_mm_and_si128(pairs, low), high)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bytes(self, from: *const u8) -> __m128i {
+        vectors!(_mm_loadu_si128(from.cast()))
+    }
+
+    #[inline(always)]
+    fn e2m1_bytes(self, codes: __m128i) -> __m128i {
+        vectors!(_mm_shuffle_epi8(_mm_loadu_si128(DOUBLED.as_ptr().cast()), codes))
+    }
+
+    #[inline(always)]
+    fn largest(self, x: &[f32; 16]) -> f32 {
+        vectors! {
+            let magnitudes = _mm512_abs_ps(_mm512_loadu_ps(x.as_ptr()));
+            f32::from_bits(_mm512_reduce_max_epu32(_mm512_castps_si512(magnitudes)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn split(self, x: &[f32; 16], inverse: f32) -> ([[[u8; 8]; 2]; PARTS], [i32; 2]) {
+        vectors! {
+            let scaled = _mm512_mul_ps(_mm512_loadu_ps(x.as_ptr()), _mm512_set1_ps(inverse));
+            let mut q = _mm512_cvtps_epi32(scaled);
+            let halves = [_mm512_castsi512_si256(q), _mm512_extracti64x4_epi64::<1>(q)];
+            let mut sums = [0; 2];
+            for n in 0..2 {
+                let four = _mm_add_epi32(_mm256_castsi256_si128(halves[n]), _mm256_extracti128_si256::<1>(halves[n]));
+                let two = _mm_hadd_epi32(four, four);
+                sums[n] = _mm_cvtsi128_si32(_mm_hadd_epi32(two, two));
+            }
+            let apart = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+            let mut planes = [[[0; 8]; 2]; PARTS];
+            for plane in &mut planes {
+                let bytes = _mm_shuffle_epi8(_mm512_cvtepi32_epi8(q), apart);
+                _mm_storeu_si128(plane.as_mut_ptr().cast(), bytes);
+                let low = _mm512_srai_epi32::<24>(_mm512_slli_epi32::<24>(q));
+                q = _mm512_srai_epi32::<8>(_mm512_sub_epi32(q, low));
+            }
+            (planes, sums)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn decode_groups(self, codes: *const u8, half_scales: [f32; 4], to: *mut f32) {
+        vectors! {
+            let (pairs, low) = (_mm256_loadu_si256(codes.cast()), _mm256_set1_epi8(15));
+            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(DOUBLED.as_ptr().cast()));
+            let even = _mm256_shuffle_epi8(table, _mm256_and_si256(pairs, low));
+            let odd = _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16::<4>(pairs), low));
+            // Groups 0 and 2, and 1 and 3.
+            let (first, second) = (_mm256_unpacklo_epi8(even, odd), _mm256_unpackhi_epi8(even, odd));
+            let groups = [
+                _mm256_castsi256_si128(first),
+                _mm256_castsi256_si128(second),
+                _mm256_extracti128_si256::<1>(first),
+                _mm256_extracti128_si256::<1>(second),
+            ];
+            for n in 0..4 {
+                let weights = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(groups[n]));
+                _mm512_storeu_ps(to.add(16 * n), _mm512_mul_ps(weights, _mm512_set1_ps(half_scales[n])));
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn scale_bytes<const SIGNED: bool>(self, bytes: __m128i, scale: f32, bias: f32, to: *mut f32) {
+        vectors! {
+            let ints = if SIGNED { _mm512_cvtepi8_epi32(bytes) } else { _mm512_cvtepu8_epi32(bytes) };
+            let (scale, bias) = (_mm512_set1_ps(scale), _mm512_set1_ps(bias));
+            _mm512_storeu_ps(to, _mm512_fmadd_ps(_mm512_cvtepi32_ps(ints), scale, bias));
+        }
+    }
+}
