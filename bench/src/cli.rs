@@ -13,6 +13,7 @@ use crate::e2e::setup::{Job, SetUp};
 use crate::error::BenchError;
 use crate::exchange::measure::Cadence;
 use crate::exchange::payload::Payload;
+use crate::experts::variant::Variant;
 use crate::machine::Machine;
 use crate::report::{self, progress};
 use crate::synth::{self, Layout, Preset, Shape};
@@ -70,9 +71,9 @@ struct ExchangeArgs {
 
 #[derive(Debug, Args)]
 struct ExpertsArgs {
-    /// Banks, in this order [default: cpu,mlx; with --small also reference]
+    /// Banks, in this order [default: cpu,mlx,mlx-bf16; with --small cpu,mlx,reference]
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
-    banks: Option<Vec<BankKind>>,
+    banks: Option<Vec<Variant>>,
     /// Rows per call, all to the same ten experts
     #[arg(long, value_delimiter = ',', default_value = "1,4,16,64")]
     rows: Vec<NonZeroUsize>,
@@ -253,8 +254,8 @@ impl ExpertsArgs {
     fn plan(self) -> experts::measure::Plan {
         let small = self.small || self.quick;
         let experts = self.experts.unwrap_or(if small { 12 } else { 120 });
-        let mut usual = vec![BankKind::Cpu, BankKind::Mlx];
-        usual.extend(small.then_some(BankKind::Reference));
+        let last = if small { Variant::Reference } else { Variant::MlxBf16 };
+        let usual = vec![Variant::Cpu, Variant::Mlx, last];
         experts::measure::Plan {
             banks: self.banks.unwrap_or(usual),
             rows: self.rows.into_iter().map(NonZeroUsize::get).collect(),
@@ -351,7 +352,7 @@ mod tests {
         let cli = Cli::parse_from(["laguna-bench", "experts", "--banks", "mlx,reference", "--json"]);
         let Command::Experts(args) = cli.command else { panic!() };
         assert!(cli.json);
-        assert_eq!(args.plan().banks, [BankKind::Cpu, BankKind::Mlx, BankKind::Reference]);
+        assert_eq!(args.plan().banks, [Variant::Cpu, Variant::Mlx, Variant::Reference]);
         let cli = Cli::parse_from(["laguna-bench", "e2e"]);
         assert!(matches!(cli.command, Command::E2e(args) if args.set_ups.len() == 4));
     }

@@ -109,8 +109,20 @@ impl Row for Exchange {
 
 impl Row for Experts {
     const BENCH: &'static str = "experts";
-    const HEADS: &'static [&'static str] =
-        &["bank", "rows", "calls", "ms", "read GB/s", "expert GB/s", "share", "GFLOP/s", "×mlx", "rms"];
+    const HEADS: &'static [&'static str] = &[
+        "bank",
+        "rows",
+        "calls",
+        "ms",
+        "read GB/s",
+        "expert GB/s",
+        "share",
+        "GFLOP/s",
+        "×mlx",
+        "×mlx bf16",
+        "load ×read",
+        "rms",
+    ];
 
     fn cells(&self) -> Vec<String> {
         vec![
@@ -123,6 +135,8 @@ impl Row for Experts {
             format!("{:.2} %", self.share * 100.0),
             format!("{:.2}", self.gflop_s),
             format!("{:.2}", self.mlx_ratio),
+            format!("{:.1}", self.mlx_bf16_ratio),
+            format!("{:.2}", self.load_ratio),
             format!("{:.1e}", self.rms),
         ]
     }

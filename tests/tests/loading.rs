@@ -79,6 +79,23 @@ fn a_worker_reads_and_holds_its_own_experts_only() {
     }
 }
 
+/// The `cpu` bank maps the file: read calls see only headers and samples, memory holds the shard and no more.
+#[test]
+fn a_worker_maps_its_own_experts_only() {
+    let model = &forged();
+    let (other_reads, other_memory) = baseline("cpu");
+    let cluster = Cluster::new(model, 4);
+    for shard in [0, 3] {
+        let worker = serving(cluster.worker(shard).args(["--bank", "cpu"]));
+        let share = FORGE.routed_bytes() / 4;
+        let read = bytes_read(&worker).saturating_sub(other_reads);
+        assert!(read <= share / 50, "{read} bytes read of a mapped {share}");
+        let memory = peak_memory(&worker).saturating_sub(other_memory);
+        assert!(memory >= share - share / 50, "{memory} bytes of memory for {share}: not loaded");
+        assert!(memory <= share + share / 20, "{memory} bytes of memory at most for {share}");
+    }
+}
+
 #[test]
 fn the_trunk_is_read_without_the_experts() {
     let model = &forged();

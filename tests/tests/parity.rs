@@ -1,4 +1,4 @@
-//! `verify` agrees with every reference, for both banks and any number of shards, and can disagree.
+//! `verify` agrees with every reference, for every bank and any number of shards, and can disagree.
 // In a test a panic is the report.
 #![allow(clippy::unwrap_used)]
 
@@ -55,6 +55,11 @@ fn bundled() -> Vec<PathBuf> {
 }
 
 #[test]
+fn cpu_agrees_with_every_bundled_reference() {
+    assert_agrees(verify("--loopback", "cpu", &bundled()), &bundled());
+}
+
+#[test]
 fn mlx_agrees_with_every_bundled_reference() {
     assert_agrees(verify("--loopback", "mlx", &bundled()), &bundled());
 }
@@ -68,6 +73,7 @@ fn the_oracle_agrees_with_every_bundled_reference() {
 fn any_number_of_shards_agrees() {
     let some = [models::fixture("nvfp4_ct"), models::nano()];
     for cluster in ["--loopback=1", "--loopback=3", "--loopback=8", "--loopback-quic", "--loopback-quic=3"] {
+        assert_agrees(verify(cluster, "cpu", &some), &some);
         assert_agrees(verify(cluster, "mlx", &some), &some);
     }
     let some = [models::fixture("mlx_fused_nvfp4")];
@@ -80,7 +86,9 @@ fn any_number_of_shards_agrees() {
 fn any_size_of_chunk_agrees() {
     let some = [models::fixture("mlx_affine4"), models::fixture("bf16")];
     for chunk in ["1", "16", "61"] {
-        assert_agrees(verify("--loopback", "mlx", &some).args(["--chunk", chunk]), &some);
+        for bank in ["cpu", "mlx"] {
+            assert_agrees(verify("--loopback", bank, &some).args(["--chunk", chunk]), &some);
+        }
     }
 }
 
@@ -90,6 +98,11 @@ fn every_shared_reference(bank: &str) {
     for cluster in ["--loopback=1", "--loopback=2", "--loopback=3", "--loopback=8", "--loopback-quic"] {
         assert_agrees(verify(cluster, bank, &all), &all);
     }
+}
+
+#[test]
+fn cpu_agrees_with_every_shared_reference() {
+    every_shared_reference("cpu");
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Rows through banks. In each call all rows go to the same ten experts, other ones each time, so that as many rows
 //! are in play per expert, and as many bytes of weights have to be read whatever the number of rows.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::num::NonZeroUsize;
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
@@ -9,12 +11,13 @@ use half::bf16;
 use laguna_shared::compute::{ActivationType, ExpertBank, ExpertBatch};
 use laguna_shared::config::ConfigOptions;
 use laguna_shared::ids::{ExpertId, ExpertRange, LayerId};
-use laguna_worker::bank::{BankKind, load_bank, pool};
+use laguna_worker::bank::pool;
 use laguna_worker::model::OpenModel;
 use serde::Serialize;
 
 use super::bandwidth::Probe;
 use super::oracle;
+use super::variant::Variant;
 use crate::error::BenchError;
 use crate::stats::{Spread, median, ratio};
 use crate::synth::noise::Noise;
@@ -25,7 +28,7 @@ use crate::{nano, scratch};
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Banks, in turn.
-    pub banks: Vec<BankKind>,
+    pub banks: Vec<Variant>,
     /// Rows per call.
     pub rows: Vec<usize>,
     /// Experts in the stack.
@@ -45,8 +48,10 @@ pub struct Plan {
 pub struct Record {
     /// Rows per call, all to the same experts.
     pub rows: usize,
-    /// Name of the arithmetic, and what it runs on.
+    /// What was measured.
     pub bank: String,
+    /// What it says it runs on.
+    pub backend: String,
     /// Calls.
     pub calls: usize,
     /// Microseconds a call.
@@ -59,8 +64,12 @@ pub struct Record {
     pub share: f64,
     /// Multiplications and additions, 10⁹ a second.
     pub gflop_s: f64,
-    /// Time of the `mlx` bank in this run over the time of this one; 0 if it did not run.
+    /// Time of the `mlx` bank in this run (f32 products) over the time of this one; 0 if it did not run.
     pub mlx_ratio: f64,
+    /// The same of MLX with bf16 products.
+    pub mlx_bf16_ratio: f64,
+    /// Time to load the bank over the time to read its files once, both out of the page cache.
+    pub load_ratio: f64,
     /// Error against f64, relative, of the first rows of a call.
     pub rms: f64,
 }
@@ -88,17 +97,27 @@ impl Plan {
         let pool = pool(self.threads);
         let mut records = Vec::new();
         for &kind in &self.banks {
-            progress(&format!("loading {kind:?}"));
+            let name = kind.name();
+            progress(&format!("loading {name}"));
             let range = ExpertRange::new(0, shape.experts as u16);
-            let mut bank = load_bank(kind, &model, range, &pool, &mut |_| {}).map_err(BenchError::failed)?;
-            for &rows in &self.rows {
-                progress(&format!("{kind:?}, {rows} rows"));
-                records.push(self.measure(bank.as_mut(), &model, &shape, rows, &probe)?);
+            let read = time_to_read(&model)?;
+            let began = Instant::now();
+            let mut bank = kind.load(&model, range, &pool)?;
+            let load_ratio = ratio(began.elapsed().as_secs_f64(), read.as_secs_f64());
+            for &rows in self.rows.iter().filter(|rows| kind.measures(**rows)) {
+                progress(&format!("{name}, {rows} rows"));
+                let record = self.measure(bank.as_mut(), &model, &shape, rows, &probe)?;
+                records.push(Record { bank: name.clone(), load_ratio, ..record });
             }
         }
         for at in 0..records.len() {
-            let mlx = records.iter().find(|other| other.bank == "mlx" && other.rows == records[at].rows);
-            records[at].mlx_ratio = mlx.map_or(0.0, |mlx| ratio(mlx.p50_us, records[at].p50_us));
+            let Record { rows, p50_us, .. } = records[at];
+            let times = |bank: Variant| {
+                let other = records.iter().find(|other| other.bank == bank.name() && other.rows == rows);
+                other.map_or(0.0, |other| ratio(other.p50_us, p50_us))
+            };
+            let ratios = (times(Variant::Mlx), times(Variant::MlxBf16));
+            (records[at].mlx_ratio, records[at].mlx_bf16_ratio) = ratios;
         }
         Ok(records)
     }
@@ -131,7 +150,8 @@ impl Plan {
         let flops = (2 * 3 * shape.hidden * shape.expert_width * shape.top_k * rows) as f64;
         Ok(Record {
             rows,
-            bank: bank.backend().to_owned(),
+            bank: String::new(),
+            backend: bank.backend().to_owned(),
             calls: samples.len(),
             p50_us,
             read_gb_s,
@@ -139,9 +159,22 @@ impl Plan {
             share: ratio(expert_gb_s, read_gb_s),
             gflop_s: ratio(flops, p50_us * 1e3),
             mlx_ratio: 0.0,
+            mlx_bf16_ratio: 0.0,
+            load_ratio: 0.0,
             rms,
         })
     }
+}
+
+/// Reads every weight file once.
+fn time_to_read(model: &OpenModel) -> Result<Duration, BenchError> {
+    let mut buffer = vec![0; READ];
+    let began = Instant::now();
+    for path in model.checkpoint.files() {
+        let mut file = File::open(path).map_err(BenchError::io(path.display()))?;
+        while file.read(&mut buffer).map_err(BenchError::io(path.display()))? > 0 {}
+    }
+    Ok(began.elapsed())
 }
 
 /// Rows that all go to the same experts.
@@ -209,3 +242,6 @@ const MOST: usize = 100;
 
 /// Readings of the whole buffer before and after.
 const PROBE_ROUNDS: usize = 3;
+
+/// Bytes of a read call.
+const READ: usize = 16 << 20;

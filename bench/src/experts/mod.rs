@@ -2,8 +2,10 @@
 //!
 //! - [`bandwidth`]: what this machine's memory gives to plain reads
 //! - [`oracle`]: the experts in f64
+//! - [`variant`]: the banks, and slower ways to run them
 //! - [`measure`]: rows through banks
 
 pub mod bandwidth;
 pub mod measure;
 pub mod oracle;
+pub mod variant;

@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use serde_json::{Value, json};
 
 use super::{
-    Checkpoint, Dtype,
+    Checkpoint, CheckpointError, Dtype,
     forge::{Forge, file_bytes},
     inventory::Slice,
     names,
@@ -178,6 +178,44 @@ fn reads_stay_inside_their_file() {
     ] {
         assert!(checkpoint.read(bad, &mut six).is_err());
     }
+}
+
+#[test]
+fn mapped_bytes_are_the_file_s_and_outlive_the_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    part(&[("a", 1), ("b", 2)]).write_file(&dir.path().join("model.safetensors"));
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    let slice = checkpoint.get("b").unwrap().slice;
+    let mut told = 0;
+    checkpoint.populate(slice, &mut |bytes| told += bytes).unwrap();
+    let bytes = checkpoint.map(slice).unwrap();
+    assert_eq!((&bytes[..], told), (&[2; 6][..], 6));
+    for bad in [
+        Slice { offset: slice.offset + 1, ..slice },
+        Slice { file: 1, ..slice },
+        Slice { len: u64::MAX, ..slice },
+    ] {
+        assert!(matches!(checkpoint.map(bad), Err(CheckpointError::BadRead { .. })), "{bad:?}");
+        assert!(checkpoint.populate(bad, &mut |_| panic!("nothing is there")).is_err());
+    }
+    drop((checkpoint, dir));
+    assert_eq!(&bytes[..], [2; 6]);
+}
+
+#[test]
+fn a_file_cut_after_it_was_opened_is_an_error_not_a_signal() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    part(&[("a", 1)]).write_file(&path);
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    let slice = checkpoint.get("a").unwrap().slice;
+    let len = fs::metadata(&path).unwrap().len();
+    fs::File::options().write(true).open(&path).unwrap().set_len(len - 1).unwrap();
+    let error = checkpoint.map(slice).unwrap_err().to_string();
+    let lengths = format!("{} bytes long, but it had {len} when it was opened", len - 1);
+    assert!(error.ends_with(&lengths) && error.starts_with(&path.display().to_string()), "{error}");
+    // Opened anew, its header already tells.
+    assert!(Checkpoint::open(dir.path()).is_err());
 }
 
 #[test]

@@ -70,7 +70,11 @@ impl CpuBank {
         Self::load_on(Isa::best(), checkpoint, inventory, range, pool, progress)
     }
 
-    pub(super) fn load_on(
+    /// [`CpuBank::load`] with other instructions than the fastest: for tests and comparisons.
+    ///
+    /// # Errors
+    /// As [`CpuBank::load`].
+    pub fn load_on(
         isa: Isa,
         checkpoint: &Checkpoint,
         inventory: &Inventory,

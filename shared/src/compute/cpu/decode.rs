@@ -45,31 +45,25 @@ pub(super) fn decode<S: Simd>(s: S, matrix: &MatrixView<'_>, rows: Range<usize>,
                 }
             }
             MatrixFormat::Affine { bits, group_size, scale_type } => {
-                let size = scale_type.size();
-                let parts =
-                    matrix.scales_row(row).chunks_exact(size).zip(matrix.biases_row(row).chunks_exact(size));
                 let quick = matches!(bits, 4 | 8) && group_size.is_multiple_of(GROUP);
                 if !quick {
                     unpack_slowly(bits, weight, out);
                 }
-                let group_bytes = group_size * bits as usize / 8;
-                let groups = weight.chunks_exact(group_bytes.max(1)).zip(out.chunks_exact_mut(group_size));
-                for ((codes, out), (scale, bias)) in groups.zip(parts) {
-                    let (scale, bias) = (float(scale_type, scale), float(scale_type, bias));
-                    if !quick {
-                        out.iter_mut().for_each(|code| *code = code.mul_add(scale, bias));
-                        continue;
-                    }
-                    let bytes = GROUP * bits as usize / 8;
-                    for (codes, out) in codes.chunks_exact(bytes).zip(out.chunks_exact_mut(GROUP)) {
-                        // SAFETY: sixteen codes of four or eight bits, and sixteen weights.
-                        unsafe {
-                            let codes = if bits == 4 {
-                                s.nibbles(codes.as_ptr())
-                            } else {
-                                s.load_bytes(codes.as_ptr())
-                            };
-                            s.scale_bytes::<false>(codes, scale, bias, out.as_mut_ptr());
+                let (size, group_bytes) = (scale_type.size(), group_size * bits as usize / 8);
+                let codes = weight.chunks(AT_ONCE * group_bytes).zip(out.chunks_mut(AT_ONCE * group_size));
+                let parts = matrix.scales_row(row).chunks(AT_ONCE * size);
+                let parts = parts.zip(matrix.biases_row(row).chunks(AT_ONCE * size));
+                for ((codes, out), (scale_bytes, bias_bytes)) in codes.zip(parts) {
+                    let (mut scales, mut biases) = ([0.0; AT_ONCE], [0.0; AT_ONCE]);
+                    let groups = scale_bytes.len() / size;
+                    floats(s, scale_type, scale_bytes, &mut scales[..groups]);
+                    floats(s, scale_type, bias_bytes, &mut biases[..groups]);
+                    let groups = codes.chunks_exact(group_bytes).zip(out.chunks_exact_mut(group_size));
+                    for ((codes, out), (scale, bias)) in groups.zip(scales.into_iter().zip(biases)) {
+                        match (quick, bits) {
+                            (true, 4) => affine_group::<S, 4>(s, codes, scale, bias, out),
+                            (true, _) => affine_group::<S, 8>(s, codes, scale, bias, out),
+                            (false, _) => out.iter_mut().for_each(|code| *code = code.mul_add(scale, bias)),
                         }
                     }
                 }
@@ -78,8 +72,24 @@ pub(super) fn decode<S: Simd>(s: S, matrix: &MatrixView<'_>, rows: Range<usize>,
     }
 }
 
+/// A group of affine codes.
 #[inline(always)]
-fn floats<S: Simd>(s: S, float: FloatType, weight: &[u8], out: &mut [f32]) {
+fn affine_group<S: Simd, const BITS: usize>(s: S, codes: &[u8], scale: f32, bias: f32, out: &mut [f32]) {
+    for line in (0..codes.len()).step_by(LINE) {
+        s.prefetch(codes.as_ptr().wrapping_add(line + AHEAD));
+    }
+    for (codes, out) in codes.chunks_exact(GROUP * BITS / 8).zip(out.chunks_exact_mut(GROUP)) {
+        // SAFETY: sixteen codes, and sixteen weights.
+        unsafe {
+            let codes = if BITS == 4 { s.nibbles(codes.as_ptr()) } else { s.load_bytes(codes.as_ptr()) };
+            s.scale_bytes::<false>(codes, scale, bias, out.as_mut_ptr());
+        }
+    }
+}
+
+/// A row of floats.
+#[inline(always)]
+pub(super) fn floats<S: Simd>(s: S, float: FloatType, weight: &[u8], out: &mut [f32]) {
     let vectors = out.len() / S::LANES;
     let (size, whole) = (float.size(), vectors * S::LANES);
     assert!(weight.len() == out.len() * size, "length of a float row");
@@ -87,6 +97,9 @@ fn floats<S: Simd>(s: S, float: FloatType, weight: &[u8], out: &mut [f32]) {
         // SAFETY: a whole vector lies at `at` in both.
         unsafe {
             let from = weight.as_ptr().add(at * size);
+            if at * size % LINE == 0 {
+                s.prefetch(from.wrapping_add(AHEAD));
+            }
             let value = match float {
                 FloatType::Bf16 => s.load_bf16(from),
                 FloatType::F16 => s.load_f16(from),
@@ -111,13 +124,6 @@ fn unpack_slowly(bits: u32, packed: &[u8], out: &mut [f32]) {
     }
 }
 
-#[inline(always)]
-fn float(float_type: FloatType, bytes: &[u8]) -> f32 {
-    let mut out = [0.0];
-    decode_floats(float_type, bytes, &mut out);
-    out[0]
-}
-
 /// Half of each E4M3 byte's value: codes are looked up doubled.
 static HALF_E4M3: [f32; 256] = {
     let mut table = [0.0; 256];
@@ -129,5 +135,11 @@ static HALF_E4M3: [f32; 256] = {
     table
 };
 
-/// How far ahead codes are asked for, in bytes.
+/// How far ahead weights are asked for, in bytes.
 const AHEAD: usize = 12 << 10;
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// Groups whose scales are decoded together.
+const AT_ONCE: usize = 64;

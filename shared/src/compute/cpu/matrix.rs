@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::slice;
 
+use super::affine::{self, AffineRows};
 use super::isa::Isa;
 use super::lines::Lines;
 use super::plain::{self, PlainRows};
@@ -59,6 +60,8 @@ pub(super) enum Route {
     Split,
     /// [`plain`]; reads f32 rows.
     Plain,
+    /// [`affine`]; reads f32 rows.
+    Affine,
     /// [`panel`]; reads f32 rows.
     Panel,
 }
@@ -243,6 +246,13 @@ impl CpuMatrix {
         match self.format {
             MatrixFormat::Nvfp4 if self.splits && n <= FEW => Route::Split,
             MatrixFormat::Plain(_) if n <= FEW && self.cols.is_multiple_of(16) => Route::Plain,
+            // Decoding for each row anew pays for fewer rows; what comes out is the same.
+            MatrixFormat::Affine { bits: 4, group_size, .. } if n <= 2 && group_size.is_multiple_of(16) => {
+                Route::Affine
+            }
+            MatrixFormat::Affine { bits: 8, group_size, .. } if n <= 3 && group_size.is_multiple_of(16) => {
+                Route::Affine
+            }
             _ => Route::Panel,
         }
     }
@@ -283,6 +293,22 @@ impl CpuMatrix {
                     out,
                     stride,
                 );
+            }
+            (Route::Affine, MatrixFormat::Affine { bits, group_size, scale_type }) => {
+                let (code_bytes, group_bytes) =
+                    (cols * bits as usize / 8, cols / group_size * scale_type.size());
+                let groups = rows.start * group_bytes..rows.end * group_bytes;
+                let w = AffineRows {
+                    cols,
+                    bits,
+                    group_size,
+                    scale_type,
+                    codes: &view.weight[rows.start * code_bytes..rows.end * code_bytes],
+                    scales: &view.scales[groups.clone()],
+                    biases: &view.biases[groups],
+                    multiplier,
+                };
+                affine::multiply(isa, w, x.floats, which, out, stride, &mut work.sums);
             }
             _ => panel::multiply(isa, &view, rows, x.floats, which, out, stride, work),
         }

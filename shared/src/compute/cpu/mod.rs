@@ -4,7 +4,7 @@
 //! - [`pool`]: the threads, and each one's working memory
 //! - [`matrix`]: one weight matrix in any format, and `y = x · Wᵀ` with it; not only for experts
 //! - `rows`: rows of activations as the kernels read them: padded f32, and split into bytes
-//! - `split`, `plain`, `panel`: the kernels: NVFP4 with few rows, floats with few rows, anything with many
+//! - `split`, `plain`, `affine`, `panel`: the kernels: NVFP4, floats and affine codes with few rows, anything with many
 //! - `decode`: packed weights to f32, which `panel` multiplies
 //! - `simd`: the vector operations that the kernels are written in, once for each instruction set
 //! - [`bank`]: the [`crate::compute::ExpertBank`]; `batch` sorts its slots by expert
@@ -17,6 +17,7 @@
 // The one room besides MLX's seam with unsafe code: vector instructions, and threads that share a buffer.
 #![allow(unsafe_code)]
 
+mod affine;
 pub mod bank;
 mod batch;
 mod decode;

@@ -18,6 +18,8 @@ pub struct MlxBank {
     range: ExpertRange,
     hidden: usize,
     layers: BTreeMap<LayerId, ExpertStack>,
+    /// What products are made in, if not what suits this machine.
+    compute: Option<Dtype>,
     order: SlotOrder,
 }
 
@@ -69,13 +71,19 @@ impl MlxBank {
                 hidden = sparse.router.cols;
             }
         }
-        Ok(Self { range, hidden, layers, order: SlotOrder::default() })
+        Ok(Self { range, hidden, layers, compute: None, order: SlotOrder::default() })
+    }
+
+    /// The same bank with its products made in that type, whatever suits this machine: for comparisons.
+    #[must_use]
+    pub fn computing_in(self, activation: ActivationType) -> Self {
+        Self { compute: Some(activation_dtype(activation)), ..self }
     }
 
     fn compute(&self, stack: &ExpertStack, batch: &ExpertBatch<'_>) -> Result<Array, Exception> {
         let order = &self.order;
         let slots = order.slots.len() as i32;
-        let compute = compute_type(batch.activation);
+        let compute = self.compute.unwrap_or_else(|| compute_type(batch.activation));
         let x = from_rows(batch.rows, batch.counts.len(), batch.hidden, batch.activation)?
             .as_dtype(compute)?
             .expand_dims(1)?;

@@ -32,6 +32,11 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn splat(self, value: f32) -> __m256 {
+        vectors!(_mm256_set1_ps(value))
+    }
+
+    #[inline(always)]
     unsafe fn load(self, from: *const f32) -> __m256 {
         vectors!(_mm256_loadu_ps(from))
     }
@@ -141,6 +146,14 @@ impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn load_bytes(self, from: *const u8) -> __m128i {
         vectors!(_mm_loadu_si128(from.cast()))
+    }
+
+    #[inline(always)]
+    fn widen(self, bytes: __m128i, part: usize) -> __m256 {
+        vectors! {
+            let eight = if part == 0 { bytes } else { _mm_unpackhi_epi64(bytes, bytes) };
+            _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(eight))
+        }
     }
 
     #[inline(always)]

@@ -35,6 +35,11 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn splat(self, value: f32) -> __m512 {
+        vectors!(_mm512_set1_ps(value))
+    }
+
+    #[inline(always)]
     unsafe fn load(self, from: *const f32) -> __m512 {
         vectors!(_mm512_loadu_ps(from))
     }
@@ -137,6 +142,11 @@ impl Simd for Avx512 {
     #[inline(always)]
     unsafe fn load_bytes(self, from: *const u8) -> __m128i {
         vectors!(_mm_loadu_si128(from.cast()))
+    }
+
+    #[inline(always)]
+    fn widen(self, bytes: __m128i, _: usize) -> __m512 {
+        vectors!(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes)))
     }
 
     #[inline(always)]

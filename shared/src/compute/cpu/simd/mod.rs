@@ -44,6 +44,9 @@ pub(super) trait Simd: Copy {
     /// All zero.
     fn zero(self) -> Self::Floats;
 
+    /// All the same.
+    fn splat(self, value: f32) -> Self::Floats;
+
     /// # Safety
     /// `LANES` f32 can be read at `from`.
     unsafe fn load(self, from: *const f32) -> Self::Floats;
@@ -126,6 +129,9 @@ pub(super) trait Simd: Copy {
     /// # Safety
     /// Sixteen bytes can be read at `from`.
     unsafe fn load_bytes(self, from: *const u8) -> Self::Bytes;
+
+    /// The `part`th vector of sixteen unsigned bytes.
+    fn widen(self, bytes: Self::Bytes, part: usize) -> Self::Floats;
 
     /// Twice the E2M1 weight of each code (0..16), signed.
     fn e2m1_bytes(self, codes: Self::Bytes) -> Self::Bytes;

@@ -31,6 +31,11 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
+    fn splat(self, value: f32) -> float32x4_t {
+        vectors!(vdupq_n_f32(value))
+    }
+
+    #[inline(always)]
     unsafe fn load(self, from: *const f32) -> float32x4_t {
         vectors!(vld1q_f32(from))
     }
@@ -135,6 +140,15 @@ impl Simd for Neon {
     #[inline(always)]
     unsafe fn load_bytes(self, from: *const u8) -> uint8x16_t {
         vectors!(vld1q_u8(from))
+    }
+
+    #[inline(always)]
+    fn widen(self, bytes: uint8x16_t, part: usize) -> float32x4_t {
+        vectors! {
+            let half = if part < 2 { vmovl_u8(vget_low_u8(bytes)) } else { vmovl_u8(vget_high_u8(bytes)) };
+            let four = if part.is_multiple_of(2) { vget_low_u16(half) } else { vget_high_u16(half) };
+            vcvtq_f32_u32(vmovl_u16(four))
+        }
     }
 
     #[inline(always)]

@@ -24,6 +24,11 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn splat(self, value: f32) -> [f32; 4] {
+        [value; 4]
+    }
+
+    #[inline(always)]
     unsafe fn load(self, from: *const f32) -> [f32; 4] {
         // SAFETY: as promised.
         unsafe { from.cast::<[f32; 4]>().read_unaligned() }
@@ -129,6 +134,11 @@ impl Simd for Portable {
     unsafe fn load_bytes(self, from: *const u8) -> [u8; 16] {
         // SAFETY: as promised.
         unsafe { from.cast::<[u8; 16]>().read_unaligned() }
+    }
+
+    #[inline(always)]
+    fn widen(self, bytes: [u8; 16], part: usize) -> [f32; 4] {
+        std::array::from_fn(|n| f32::from(bytes[4 * part + n]))
     }
 
     #[inline(always)]
