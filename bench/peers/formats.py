@@ -14,7 +14,6 @@ The router and the norms stay f32 everywhere, and the embedding in the two MLX f
 """
 
 import json
-import re
 import shutil
 import sys
 from pathlib import Path
@@ -162,14 +161,10 @@ def to_gguf(checkpoint, out, experts):
             if name.endswith(".scales"):
                 continue
             # The table has the names of the layout with one tensor an expert.
-            usual = name.replace("mlp.switch_mlp.", "mlp.experts.").replace(
-                "mlp.gate.e_score_correction_bias", "mlp.experts.e_score_correction_bias")
-            stem, suffix = re.fullmatch(r"(.*?)(\.weight|)", usual).groups()
+            usual = name.replace("switch_mlp.", "experts.").replace("e_score_correction_bias", "e_score_correction.bias")
             mapped = names.get_name(usual, try_suffixes=(".weight", ".bias"))
             if mapped is None:
-                sys.exit(f"formats: {stem}{suffix} has no name in GGUF")
-            if "e_score_correction_bias" in name and not mapped.endswith(".bias"):
-                mapped += ".bias"
+                sys.exit(f"formats: {name} has no name in GGUF")
             if "switch_mlp" in name:
                 scales = tensors[name.removesuffix(".weight") + ".scales"]
                 if not checked:
