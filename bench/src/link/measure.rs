@@ -13,7 +13,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::error::BenchError;
 use crate::report::Row;
-use crate::stats::{Spread, ratio};
+use crate::stats::{Spread, median, ratio};
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -41,7 +41,7 @@ pub struct Record {
     pub decode_p50_us: f64,
     /// Bits per second that the link promises; 0 if it has no limit.
     pub promised_bit_s: f64,
-    /// Bits per second, headers included, at which a burst of 1 MiB arrived.
+    /// Bits per second, headers included, at which a burst of 1 MiB arrived, median of several.
     pub bit_s: f64,
     /// Part of the datagrams that was lost at random, in all of these.
     pub loss: f64,
@@ -72,7 +72,7 @@ impl Plan {
         let path = Path::new(relay.as_ref().map_or(echo.address, Relay::address), &link)?;
         let small = path.ping_pong([64, 64], self.calls)?;
         let decode = path.ping_pong(decode_step(HIDDEN), self.calls)?;
-        let bit_s = path.burst(BURST)?;
+        let bursts = (0..BURSTS).map(|_| path.burst(BURST)).collect::<Result<Vec<_>, _>>()?;
         let promised_us = link.delay.as_secs_f64() * 2e6
             + link.rate.map_or(0.0, |rate| 2.0 * 8e6 * (64 + HEADERS) as f64 / rate as f64);
         let traffic = relay.as_ref().map(Relay::traffic).into_iter().flatten();
@@ -86,7 +86,7 @@ impl Plan {
             relay_us: if relay.is_some() { small.p50 - promised_us - direct_us } else { 0.0 },
             decode_p50_us: decode.p50,
             promised_bit_s: link.rate.unwrap_or_default() as f64,
-            bit_s,
+            bit_s: median(bursts),
             loss: ratio(lost as f64, all as f64),
         })
     }
@@ -284,6 +284,7 @@ const HIDDEN: usize = 3072;
 
 /// Bytes of a burst: what a prefill chunk sends, short of what the queues drop.
 const BURST: usize = 1 << 20;
+const BURSTS: usize = 9;
 
 /// Bytes of what each datagram says.
 const HEAD: usize = 12;
