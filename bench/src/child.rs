@@ -4,17 +4,19 @@
 //! when its stdin does, so none outlives its parent.
 
 use std::io::{self, BufRead, BufReader, Write};
-use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::e2e::setup::{Job, WorkerRole};
+use crate::e2e::place::WorkerRole;
+use crate::e2e::setup::Job;
 use crate::error::BenchError;
 use crate::exchange::payload::Sizes;
 use crate::exchange::quic::QuicRole;
+use crate::load::parts::PartRole;
 use crate::machine::peak_bytes;
-use crate::{e2e, exchange};
+use crate::{e2e, exchange, load};
 
 /// What a child process does.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -32,6 +34,10 @@ pub enum Role {
     Worker(WorkerRole),
     /// One run of a set-up from end to end.
     Run(Job),
+    /// Loads the trunk.
+    Trunk(PartRole),
+    /// Reads a node's part of a checkpoint.
+    Read(PartRole),
 }
 
 impl Role {
@@ -44,6 +50,8 @@ impl Role {
             Self::Quic(_) => "quic",
             Self::Worker(_) => "worker",
             Self::Run(_) => "run",
+            Self::Trunk(_) => "trunk",
+            Self::Read(_) => "read",
         }
     }
 
@@ -58,8 +66,10 @@ impl Role {
             Self::Tcp(sizes) => exchange::tcp::serve(sizes),
             Self::Tls(sizes) => exchange::tls::serve(sizes),
             Self::Quic(role) => exchange::quic::serve(&role),
-            Self::Worker(role) => e2e::setup::serve(&role),
+            Self::Worker(role) => e2e::place::serve(&role),
             Self::Run(job) => e2e::setup::run(&job).and_then(|sample| say(&sample)),
+            Self::Trunk(role) => load::parts::load_trunk(&role),
+            Self::Read(role) => load::parts::read(&role),
         }
     }
 }
@@ -85,6 +95,21 @@ impl Child {
     /// # Errors
     /// If it does not start.
     pub fn start(role: &Role, launch: &Launch) -> Result<Self, BenchError> {
+        Self::spawn(role, launch, Stdio::inherit())
+    }
+
+    /// Starts this program in a role, and hears what it says on stderr.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn start_heard(role: &Role) -> Result<(Self, BufReader<ChildStderr>), BenchError> {
+        let mut child = Self::spawn(role, &Launch::default(), Stdio::piped())?;
+        let broken = || BenchError::Child { role: role.name(), reason: "no pipes".to_owned() };
+        let stderr = BufReader::new(child.process.stderr.take().ok_or_else(broken)?);
+        Ok((child, stderr))
+    }
+
+    fn spawn(role: &Role, launch: &Launch, stderr: Stdio) -> Result<Self, BenchError> {
         let name = role.name();
         let program = std::env::current_exe().map_err(BenchError::io("this program's own path"))?;
         let text = serde_json::to_string(role).map_err(BenchError::failed)?;
@@ -96,7 +121,8 @@ impl Child {
                 command
             }
         };
-        let started = command.args(["child", &text]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let command = command.args(["child", &text]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let started = command.stderr(stderr).spawn();
         let mut process = started.map_err(BenchError::io(command.get_program().to_string_lossy()))?;
         let broken = || BenchError::Child { role: name, reason: "no pipes".to_owned() };
         let stdin = Some(process.stdin.take().ok_or_else(broken)?);

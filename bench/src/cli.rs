@@ -6,16 +6,21 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use laguna_tests::relay;
 use laguna_worker::bank::BankKind;
 
 use crate::child::{Launch, Role};
-use crate::e2e::setup::{Job, SetUp};
+use crate::e2e::place::SetUp;
+use crate::e2e::setup::Job;
 use crate::error::BenchError;
 use crate::exchange::measure::Cadence;
 use crate::exchange::payload::Payload;
 use crate::experts::variant::Variant;
+use crate::link::flags::LinkArgs;
+use crate::load::flags::LoadArgs;
 use crate::machine::Machine;
 use crate::report::{self, progress};
+use crate::scale::flags::ScaleArgs;
 use crate::synth::{self, Layout, Preset, Shape};
 use crate::{e2e, exchange, experts, nano, scratch};
 
@@ -40,6 +45,12 @@ enum Command {
     Experts(ExpertsArgs),
     /// Prompt and decode speed, time of a sparse layer, and memory, by where the experts are
     E2e(E2eArgs),
+    /// Decode and prefill along one axis at a time: shards, rows, prompt, experts, link
+    Scale(ScaleArgs),
+    /// Time and memory from the start of a process until it serves, beside reading the same bytes
+    Load(LoadArgs),
+    /// The simulated links: how far what they do is from what they say
+    Link(LinkArgs),
     /// Writes a synthetic checkpoint
     Synth(SynthArgs),
     /// The other process of a measurement
@@ -117,6 +128,12 @@ struct E2eArgs {
     /// Where the experts are
     #[arg(long, value_delimiter = ',', default_value = "loopback-1,loopback-2,loopback-quic-2,processes-2")]
     set_ups: Vec<SetUp>,
+    /// Links between the coordinator and workers in processes, besides none: thunderbolt, 10gbe, wifi
+    #[arg(long, value_delimiter = ',', value_name = "PRESETS")]
+    link: Vec<relay::Preset>,
+    /// Bits of a trunk weight: 16, 8 or 4
+    #[arg(long, default_value = "16")]
+    trunk_bits: String,
     /// Arithmetic of the experts [default: mlx on a Mac, cpu elsewhere]
     #[arg(long, value_enum, default_value_t, hide_default_value = true)]
     bank: BankKind,
@@ -228,6 +245,13 @@ fn run(cli: Cli) -> Result<(), BenchError> {
             };
             report::print(&machine, &args.plan(model)?.run(&mut say)?, cli.json)
         }
+        Command::Scale(args) => report::print(&machine, &args.plan()?.run(&mut say)?, cli.json),
+        Command::Load(args) => {
+            // Kept until the last run has ended.
+            let synthetic = args.synthetic()?;
+            report::print(&machine, &args.plan(synthetic.as_ref()).run(&mut say)?, cli.json)
+        }
+        Command::Link(args) => report::print(&machine, &args.plan().run(&mut say)?, cli.json),
         Command::Synth(args) => args.write(),
         Command::Child { role } => {
             let role: Role = serde_json::from_str(&role)
@@ -286,13 +310,17 @@ impl E2eArgs {
         Ok(e2e::measure::Plan {
             job: Job {
                 set_up: first.ok_or_else(|| BenchError::Usage("no set-up".to_owned()))?,
+                link: None,
                 model,
                 bank: bank.unwrap_or_default(),
+                trunk_bits: self.trunk_bits,
+                sequences: 1,
                 prompt: self.prompt.get(),
                 tokens: self.tokens.get(),
                 chunk: self.chunk,
             },
             set_ups: self.set_ups,
+            links: self.link,
             repeats: self.repeats.get(),
         })
     }

@@ -5,11 +5,14 @@
 //!
 //! - [`exchange`]: the project's links beside raw UDP, TCP and TLS
 //! - [`experts`]: banks beside the speed of memory and an f64 oracle
-//! - [`e2e`]: whole models, by where the experts are
+//! - [`e2e`]: whole models, by where the experts are, and at the end of which link
+//! - [`scale`]: the same along one axis at a time
+//! - [`load`]: from start to serving, beside reading the same bytes
+//! - [`link`]: the simulated links that some of these use
 //! - [`synth`]: checkpoints of any shape to measure with
 //!
 //! And what these stand on: [`child`] (the other process), [`stats`], [`machine`], [`report`], [`cli`], [`error`].
-//! Finer grains are in `benches/`, for `cargo bench`.
+//! Finer grains are in `benches/`, for `cargo bench`; other programs beside this one in `peers/`.
 
 #![forbid(unsafe_code)]
 
@@ -19,8 +22,11 @@ pub mod e2e;
 pub mod error;
 pub mod exchange;
 pub mod experts;
+pub mod link;
+pub mod load;
 pub mod machine;
 pub mod report;
+pub mod scale;
 pub mod stats;
 pub mod synth;
 

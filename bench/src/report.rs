@@ -146,12 +146,15 @@ impl Row for EndToEnd {
     const BENCH: &'static str = "e2e";
     const HEADS: &'static [&'static str] = &[
         "set-up",
+        "link",
         "bank",
         "prompt",
         "tokens",
         "prefill tok/s",
         "decode tok/s",
         "decode ×",
+        "predicted",
+        "of it",
         "µs/layer",
         "p99",
         "peak MB",
@@ -163,12 +166,15 @@ impl Row for EndToEnd {
         let megabytes = |bytes: u64| format!("{:.0}", bytes as f64 / 1e6);
         vec![
             name(&self.set_up),
+            self.link.clone().unwrap_or_else(|| "none".to_owned()),
             self.bank.clone(),
             self.prompt.to_string(),
             self.tokens.to_string(),
             format!("{:.1}", self.prefill_tok_s),
             format!("{:.1}", self.decode_tok_s),
             format!("{:.2}", self.decode_ratio),
+            self.predicted_tok_s.map_or_else(String::new, |predicted| format!("{predicted:.1}")),
+            self.of_predicted.map_or_else(String::new, |part| format!("{part:.2}")),
             format!("{:.0}", self.us_per_layer),
             format!("{:.0}", self.us_per_layer_p99),
             megabytes(self.peak_bytes),

@@ -77,6 +77,77 @@ fn whole_models_run_in_every_set_up() {
 }
 
 #[test]
+fn links_are_measured_and_a_prediction_stands_beside() {
+    let short = ["--repeats", "1", "--prompt", "12", "--tokens", "4", "--set-ups", "processes-1"];
+    let results = results(&[&["e2e", "--json", "--link", "thunderbolt,wifi"], &short[..]].concat());
+    assert_eq!(results.len(), 3);
+    assert_eq!((&results[0]["link"], &results[0]["model"]), (&Value::Null, &Value::Null));
+    for (result, link) in results[1..].iter().zip(["thunderbolt", "wifi"]) {
+        assert_eq!(result["link"], link);
+        positive(result, &["decode_tok_s", "predicted_tok_s", "of_predicted", "bank_us"]);
+        positive(&result["model"], &["trunk_us", "layers", "bank_us", "protocol_us", "round_trip_us"]);
+        assert_eq!(result["same_tokens"], true, "{result}");
+    }
+    let refused = bench(&["e2e", "--link", "wifi", "--set-ups", "loopback-1"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("a link needs a set-up of processes"));
+    assert_eq!(bench(&["e2e", "--link", "dsl"]).status.code(), Some(2));
+}
+
+#[test]
+fn every_preset_delays_at_least_as_it_says() {
+    let results = results(&["link", "--json", "--quick"]);
+    let names: Vec<_> = results.iter().map(|result| result["link"].as_str().unwrap_or_default()).collect();
+    assert_eq!(names, ["none", "plain", "thunderbolt", "10gbe", "wifi"]);
+    for result in &results {
+        positive(result, &["p50_us", "p99_us", "decode_p50_us", "bit_s"]);
+        let number = |field: &str| result[field].as_f64().expect("a number");
+        // Jitter may shorten one round trip, by a third of wifi's at most; a clock never does.
+        assert!(number("p50_us") >= number("promised_us") * 0.3, "{result}");
+    }
+}
+
+#[test]
+fn every_axis_is_measured() {
+    let results = results(&["scale", "--json", "--quick"]);
+    let cases: Vec<_> =
+        results.iter().map(|r| format!("{} {}", r["axis"], r["value"]).replace('"', "")).collect();
+    let expected = [
+        "shards 1",
+        "shards 2",
+        "rows 1",
+        "rows 4",
+        "prompt 4",
+        "prompt 8",
+        "experts 4",
+        "experts 8",
+        "link none",
+        "link thunderbolt",
+    ];
+    assert_eq!(cases, expected);
+    for result in &results {
+        positive(
+            result,
+            &["prefill_tok_s", "decode_tok_s", "decode_ratio", "us_per_layer", "worker_peak_bytes"],
+        );
+    }
+}
+
+#[test]
+fn loads_are_measured_beside_reads() {
+    let results = results(&["load", "--json", "--quick", "--shards", "1,4"]);
+    let files = if cfg!(target_os = "linux") { 2 } else { 1 };
+    assert_eq!(results.len(), 3 * files);
+    for result in &results {
+        positive(result, &["load_s", "read_s", "ratio", "peak_bytes", "shard_bytes", "peak_ratio"]);
+        // The bundled model's process has more than its weights in memory, and never less.
+        assert!(result["peak_ratio"].as_f64().is_some_and(|ratio| ratio > 1.0), "{result}");
+    }
+    let bytes = |n: usize| results[n * files]["shard_bytes"].as_u64().expect("bytes");
+    assert_eq!(bytes(1), 4 * bytes(2));
+}
+
+#[test]
 fn synthetic_checkpoints_are_written_once() {
     let dir = tempfile::tempdir().expect("a folder");
     let out = dir.path().join("model");

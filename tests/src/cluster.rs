@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use tempfile::TempDir;
 
+use crate::relay::{Link, Relay};
 use crate::run::{Run, Running};
 
 /// The folder. Removed when dropped.
@@ -115,6 +116,22 @@ impl Cluster {
             fs::copy(&key, folder.path().join("keys").join(name)).expect("a key can be copied");
         }
         Self { folder, ports: self.ports.clone() }
+    }
+
+    /// What a coordinator has that reaches every worker through a relay of its own, and the relays, by shard.
+    pub fn behind(&self, link: &Link, seed: u64) -> (Self, Vec<Relay>) {
+        let mut far = self.elsewhere();
+        let relay = |shard: usize| {
+            let worker = self.address(shard).parse().expect("an address");
+            Relay::start(worker, link, seed + shard as u64).expect("a relay can be started")
+        };
+        let relays: Vec<Relay> = (0..self.ports.len()).map(relay).collect();
+        far.ports = relays.iter().map(|relay| relay.address().port()).collect();
+        // With the quotes, since one port may begin another.
+        let quoted = |cluster: &Self, shard| format!("{:?}", cluster.address(shard));
+        let all = 0..self.ports.len();
+        far.edit(|text| all.fold(text, |text, n| text.replace(&quoted(self, n), &quoted(&far, n))));
+        (far, relays)
     }
 
     /// `laguna-coord keygen` on this file.

@@ -9,6 +9,7 @@
 //! - [`models`]: bundled checkpoints, and copies with one thing wrong
 //! - [`outputs`]: safetensors files compared bit by bit
 //! - [`raw`]: a peer with the right key that sends any bytes
+//! - [`relay`]: a link between two machines, on one: delay, loss, reordering, rate
 //! - [`forge`]: a synthetic checkpoint, large enough for memory and reads to mean something
 //!
 //! A test that fails panics with the process's whole output: in this crate a panic is the report.
@@ -22,4 +23,5 @@ pub mod models;
 pub mod outputs;
 pub mod programs;
 pub mod raw;
+pub mod relay;
 pub mod run;

@@ -1,62 +1,47 @@
 //! One run of one set-up: the coordinator's own library, and real workers in other processes.
 
-use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::num::NonZeroUsize;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::{Duration, Instant};
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use laguna_coordinator::cli::args::Args;
 use laguna_coordinator::cli::cluster::{self, Cluster};
 use laguna_coordinator::cli::loading::unwatched;
-use laguna_coordinator::engine::generation::{Report, Request, generate};
-use laguna_coordinator::engine::sampler::{Sampler, Sampling};
-use laguna_shared::quic::Identity;
-use laguna_topology::{Topology, write_pins};
-use laguna_worker::bank::BankKind;
+use laguna_coordinator::engine::prefill::prefill;
+use laguna_coordinator::engine::sampler::argmax;
+use laguna_coordinator::experts::timing::ExchangeSummary;
+use laguna_coordinator::model::cache::SequenceCache;
+use laguna_coordinator::model::{ForwardError, Segment};
+use laguna_shared::compute::mlx::array::append_f32;
+use laguna_tests::relay::Preset;
 use serde::{Deserialize, Serialize};
 
-use crate::child::{Child, Launch, Role};
+use super::place::{Reach, SetUp, Workers};
 use crate::error::BenchError;
 use crate::machine::peak_bytes;
 use crate::scratch;
 use crate::synth::noise::Noise;
 
-/// Where the experts are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum SetUp {
-    /// One shard in the coordinator's process
-    #[value(name = "loopback-1")]
-    #[serde(rename = "loopback-1")]
-    Loopback1,
-    /// Two shards in the coordinator's process
-    #[value(name = "loopback-2")]
-    #[serde(rename = "loopback-2")]
-    Loopback2,
-    /// Two shards in the coordinator's process, over QUIC
-    #[value(name = "loopback-quic-2")]
-    #[serde(rename = "loopback-quic-2")]
-    LoopbackQuic2,
-    /// Two workers, each a process
-    #[value(name = "processes-2")]
-    #[serde(rename = "processes-2")]
-    Processes2,
-}
-
 /// What one run is to do.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
     /// Where the experts are.
     pub set_up: SetUp,
+    /// Name of the link to each worker; none for 127.0.0.1 as it is.
+    pub link: Option<String>,
     /// Checkpoint folder.
     pub model: PathBuf,
     /// Arithmetic of the experts, as `--bank` takes it.
     pub bank: String,
-    /// Tokens of the prompt.
+    /// Bits of a trunk weight, as `--trunk-bits` takes it.
+    pub trunk_bits: String,
+    /// Sequences at once, at least one: as many rows in every decode step.
+    pub sequences: usize,
+    /// Tokens of each prompt.
     pub prompt: usize,
-    /// Tokens to make.
+    /// Tokens to make for each.
     pub tokens: usize,
     /// Prompt tokens per forward pass.
     pub chunk: NonZeroUsize,
@@ -65,47 +50,28 @@ pub struct Job {
 /// What one run took.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sample {
-    /// Prompt tokens per second, the first token's choice included.
+    /// Prompt tokens per second over all sequences, their first tokens' choice included.
     pub prefill_tok_s: f64,
-    /// Tokens per second after the first.
+    /// Tokens per second after the first, over all sequences.
     pub decode_tok_s: f64,
+    /// Microseconds of one decode step, the mean.
+    pub step_us: f64,
     /// Microseconds of a sparse layer in decode, from dispatch to sum, median.
     pub us_per_layer_p50: f64,
     /// Its 99th percentile.
     pub us_per_layer_p99: f64,
+    /// Microseconds that the slowest shard's bank took for a call, by its own clock: the mean.
+    pub bank_us: f64,
+    /// Sparse layers.
+    pub sparse_layers: usize,
+    /// Elements per row.
+    pub hidden: usize,
     /// Most bytes resident in the coordinator's process.
     pub peak_bytes: u64,
     /// Most bytes resident in the largest worker's process; 0 where there is none.
     pub worker_peak_bytes: u64,
-    /// What was generated.
+    /// What was generated, one sequence after the other.
     pub ids: Vec<u32>,
-}
-
-/// A worker of a topology file.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct WorkerRole {
-    /// Shard in the file.
-    pub shard: u16,
-    /// The file.
-    pub topology: PathBuf,
-    /// Arithmetic of the experts.
-    pub bank: String,
-}
-
-/// Serves a shard until the parent is gone.
-///
-/// # Errors
-/// What the worker says.
-pub fn serve(role: &WorkerRole) -> Result<(), BenchError> {
-    let args = laguna_worker::args::Args {
-        shard: role.shard,
-        topology: Some(role.topology.clone()),
-        model: None,
-        listen: None,
-        bank: BankKind::from_str(&role.bank, true).map_err(BenchError::Usage)?,
-        threads: None,
-    };
-    laguna_worker::run::run(&args).map_err(BenchError::failed)
 }
 
 /// Opens the cluster, warms it up, and generates.
@@ -114,107 +80,124 @@ pub fn serve(role: &WorkerRole) -> Result<(), BenchError> {
 /// If any part of it fails.
 pub fn run(job: &Job) -> Result<Sample, BenchError> {
     let dir = scratch("e2e")?;
-    let mut workers = Workers(Vec::new());
-    let args = match job.set_up {
-        SetUp::Loopback1 => job.args(&["--loopback=1"]),
-        SetUp::Loopback2 => job.args(&["--loopback=2"]),
-        SetUp::LoopbackQuic2 => job.args(&["--loopback-quic=2"]),
-        SetUp::Processes2 => {
-            let topology = write_topology(dir.path(), &job.model, PROCESSES)?;
-            workers = Workers::start(&topology, &job.bank)?;
+    let link = job.link.as_deref().map(Preset::from_str).transpose().map_err(BenchError::Usage)?;
+    let mut workers = Workers::none();
+    let shards = job.set_up.shards;
+    let args = match job.set_up.reach {
+        Reach::Loopback => job.args(&[format!("--loopback={shards}")]),
+        Reach::LoopbackQuic => job.args(&[format!("--loopback-quic={shards}")]),
+        Reach::Processes => {
+            workers = Workers::start(dir.path(), &job.model, shards, &job.bank, link)?;
+            let topology = workers.topology.clone().unwrap_or_default();
             job.args(&[Path::new("--topology"), &topology])
         }
     }?;
     let activation = cluster::native_activation();
     let mut cluster = cluster::open(&args.cluster, activation, None, &unwatched).map_err(failure)?;
     let vocab = cluster.model.config().vocab_size;
-    let mut noise = Noise::new(1, "prompt");
-    let prompt: Vec<u32> = (0..job.prompt).map(|_| noise.below(vocab) as u32).collect();
+    let prompts: Vec<Vec<u32>> = (0..job.sequences.max(1))
+        .map(|n| {
+            let mut noise = Noise::new(1 + n as u64, "prompt");
+            (0..job.prompt).map(|_| noise.below(vocab) as u32).collect()
+        })
+        .collect();
     // Threads, buffers and the largest datagram are found on the way.
-    generated(&mut cluster, &prompt[..prompt.len().min(WARM_UP)], WARM_UP)?;
-    let (report, ids) = generated(&mut cluster, &prompt, job.tokens)?;
-    let exchange = report.exchange;
-    let rate = |tokens: usize, time: std::time::Duration| tokens as f64 / time.as_secs_f64().max(1e-9);
+    let short: Vec<_> = prompts.iter().map(|prompt| prompt[..prompt.len().min(WARM_UP)].to_vec()).collect();
+    generated(&mut cluster, &short, WARM_UP)?;
+    let took = generated(&mut cluster, &prompts, job.tokens)?;
+    let rate = |tokens: usize, time: Duration| tokens as f64 / time.as_secs_f64().max(1e-9);
+    let steps = job.tokens.saturating_sub(1);
+    let config = cluster.model.config();
     Ok(Sample {
-        prefill_tok_s: rate(report.prompt_tokens, report.prefill),
-        decode_tok_s: rate(report.new_tokens.saturating_sub(1), report.decode),
-        us_per_layer_p50: exchange.map_or(0.0, |exchange| f64::from(exchange.p50)),
-        us_per_layer_p99: exchange.map_or(0.0, |exchange| f64::from(exchange.p99)),
+        prefill_tok_s: rate(prompts.len() * job.prompt, took.prefill),
+        decode_tok_s: rate(prompts.len() * steps, took.decode),
+        step_us: took.decode.as_secs_f64() * 1e6 / steps.max(1) as f64,
+        us_per_layer_p50: took.exchange.map_or(0.0, |exchange| f64::from(exchange.p50)),
+        us_per_layer_p99: took.exchange.map_or(0.0, |exchange| f64::from(exchange.p99)),
+        bank_us: took.bank_us,
+        sparse_layers: config.sparse_layers().count(),
+        hidden: config.hidden_size,
         peak_bytes: peak_bytes(),
         worker_peak_bytes: workers.peak_bytes()?,
-        ids,
+        ids: took.ids.concat(),
     })
 }
 
 impl Job {
-    fn args<S: AsRef<Path>>(&self, place: &[S]) -> Result<Args, BenchError> {
+    fn args<S: AsRef<std::ffi::OsStr>>(&self, place: &[S]) -> Result<Args, BenchError> {
         let chunk = self.chunk.to_string();
-        let own = ["--model", &self.model.to_string_lossy(), "--bank", &self.bank, "--chunk", &chunk];
+        let model = self.model.to_string_lossy();
+        let own =
+            ["--model", &model, "--bank", &self.bank, "--chunk", &chunk, "--trunk-bits", &self.trunk_bits];
         let own = own.map(|own| own.to_owned().into());
-        let place = place.iter().map(|place| place.as_ref().as_os_str().to_owned());
+        let place = place.iter().map(|place| place.as_ref().to_owned());
         let all = std::iter::once("laguna-coord".into()).chain(place).chain(own);
         Args::try_parse_from(all).map_err(|error| BenchError::Usage(error.to_string()))
     }
 }
 
-fn generated(cluster: &mut Cluster, prompt: &[u32], tokens: usize) -> Result<(Report, Vec<u32>), BenchError> {
-    let request = Request { prompt, max_tokens: tokens, chunk: cluster.chunk, stop_ids: &[] };
-    let mut ids = Vec::new();
-    let mut sampler = Sampler::new(Sampling::greedy(), 0, prompt);
-    let report = generate(&cluster.model, &mut cluster.experts, &request, &mut sampler, |id| {
-        ids.push(id);
-        ControlFlow::Continue(())
-    });
-    Ok((report.map_err(BenchError::failed)?, ids))
+/// What generating took.
+struct Took {
+    prefill: Duration,
+    decode: Duration,
+    exchange: Option<ExchangeSummary>,
+    bank_us: f64,
+    ids: Vec<Vec<u32>>,
 }
 
-/// Worker processes.
-struct Workers(Vec<Child>);
+/// Prompts one after the other, then greedy steps of all sequences together.
+fn generated(cluster: &mut Cluster, prompts: &[Vec<u32>], tokens: usize) -> Result<Took, BenchError> {
+    let Cluster { model, experts, chunk, .. } = cluster;
+    let mut caches: Vec<SequenceCache> = prompts.iter().map(|_| model.new_cache()).collect();
+    let mut ids: Vec<Vec<u32>> = vec![Vec::new(); prompts.len()];
+    let mut logits = Vec::new();
+    let mlx = |error| BenchError::failed(ForwardError::Mlx(error));
 
-impl Workers {
-    fn start(topology: &Path, bank: &str) -> Result<Self, BenchError> {
-        let start = |shard| {
-            let role = WorkerRole { shard, topology: topology.to_owned(), bank: bank.to_owned() };
-            Child::start(&Role::Worker(role), &Launch::default())
-        };
-        (0..PROCESSES).map(start).collect::<Result<_, _>>().map(Self)
+    let started = Instant::now();
+    for ((prompt, cache), ids) in prompts.iter().zip(&mut caches).zip(&mut ids) {
+        let mut last = None;
+        prefill(model, experts, cache, prompt, *chunk, None, |rows| {
+            last = Some(rows);
+            Ok(())
+        })
+        .map_err(BenchError::failed)?;
+        let last = last.ok_or_else(|| BenchError::failed(ForwardError::EmptySegment))?;
+        logits.clear();
+        append_f32(&model.last_logits(&last).map_err(mlx)?, &mut logits).map_err(mlx)?;
+        ids.push(argmax(&logits));
     }
-
-    fn peak_bytes(&mut self) -> Result<u64, BenchError> {
-        let peaks = self.0.iter_mut().map(Child::peak_bytes).collect::<Result<Vec<_>, _>>()?;
-        Ok(peaks.into_iter().max().unwrap_or_default())
+    let prefilled = Instant::now();
+    // A prompt's exchanges carry many rows.
+    experts.take_times();
+    experts.shard_status();
+    for _ in 1..tokens {
+        let mut segments: Vec<Segment<'_>> = ids
+            .iter()
+            .zip(&mut caches)
+            .map(|(ids, cache)| Segment { ids: &ids[ids.len() - 1..], cache })
+            .collect();
+        let rows = model.forward(&mut segments, experts, None).map_err(BenchError::failed)?;
+        logits.clear();
+        append_f32(&model.logits(&rows).map_err(mlx)?, &mut logits).map_err(mlx)?;
+        for (ids, logits) in ids.iter_mut().zip(logits.chunks_exact(model.config().vocab_size)) {
+            ids.push(argmax(logits));
+        }
     }
-}
-
-/// A topology of workers on free ports of this machine, with keys.
-fn write_topology(dir: &Path, model: &Path, workers: u16) -> Result<PathBuf, BenchError> {
-    let file = dir.join("topology.toml");
-    let model = model.canonicalize().map_err(BenchError::io(model.display()))?;
-    let mut text = format!("model = {:?}\n[coordinator]\ncontext = 4096\n", model.to_string_lossy());
-    // All are held until all are known, or one would be given twice.
-    let sockets = (0..workers)
-        .map(|_| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)))
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(BenchError::io("UDP socket"))?;
-    for (shard, socket) in sockets.iter().enumerate() {
-        let address: SocketAddr = socket.local_addr().map_err(BenchError::io("UDP socket"))?;
-        text.push_str(&format!("[[worker]]\nshard = {shard}\naddress = \"{address}\"\n"));
-    }
-    fs::write(&file, &text).map_err(BenchError::io(file.display()))?;
-    let topology = Topology::load(&file).map_err(BenchError::failed)?;
-    fs::create_dir_all(&topology.keys).map_err(BenchError::io(topology.keys.display()))?;
-    let pin = |node| Identity::create(&topology.key_file(node)).map(|identity| (node, identity.pin()));
-    let pins: Vec<_> = topology.nodes().map(pin).collect::<Result<_, _>>().map_err(BenchError::failed)?;
-    let pinned = write_pins(&text, &pins).map_err(BenchError::failed)?;
-    fs::write(&file, pinned).map_err(BenchError::io(file.display()))?;
-    Ok(file)
+    let decode = prefilled.elapsed();
+    let banks = experts.shard_status().into_iter().filter_map(|shard| shard.compute_us);
+    let bank_us = banks.fold(0.0, f32::max);
+    Ok(Took {
+        prefill: prefilled - started,
+        decode,
+        exchange: experts.take_times(),
+        bank_us: f64::from(bank_us),
+        ids,
+    })
 }
 
 fn failure(failure: laguna_coordinator::cli::failure::Failure) -> BenchError {
     BenchError::Failed(failure.to_string())
 }
-
-const PROCESSES: u16 = 2;
 
 /// Tokens of prompt, and made, before anything is measured.
 const WARM_UP: usize = 8;
