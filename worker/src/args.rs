@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Parser;
+use laguna_topology::Spin;
 
 use crate::bank::BankKind;
 
@@ -30,4 +31,8 @@ pub struct Args {
     /// Arithmetic of the experts
     #[arg(long, value_name = "NAME", default_value = "mlx")]
     pub bank: BankKind,
+    /// Spin for a while after each call, rather than sleep: quicker by a wake-up in every layer, and takes a core:
+    /// auto, on or off [default: as the topology file says, else auto]
+    #[arg(long, value_name = "WHEN")]
+    pub spin: Option<Spin>,
 }

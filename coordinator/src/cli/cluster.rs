@@ -175,7 +175,7 @@ fn distributed(
     // Everything that can be refused is refused before the long load.
     let held = topology.coordinator.shard.and_then(|id| plan.shard(id)).map(|shard| shard.range);
     require_memory("the coordinator's part", opened, activation, held.unwrap_or_default())?;
-    let connector = Connector::prepare(topology, Duration::from_secs(args.wait))?;
+    let connector = Connector::prepare(topology, Duration::from_secs(args.wait), args.spin)?;
     let model = load_trunk(opened, activation)?;
     let local = match topology.coordinator.shard.and_then(|id| plan.shard(id)) {
         Some(shard) => Some(LocalShard::new(shard.id, load_shard(args, opened, shard.id, shard.range)?)),
