@@ -330,7 +330,8 @@ spin = "off"
         assert_eq!(topology.workers[1].listen.to_string(), "0.0.0.0:4000");
         assert_eq!(topology.workers[1].line, 13);
         let defaults = Link::default();
-        let link = Link { call_timeout: Duration::from_secs(1), mtu: Some(8952), spin: Spin::Off, ..defaults };
+        let link =
+            Link { call_timeout: Duration::from_secs(1), mtu: Some(8952), spin: Spin::Off, ..defaults };
         assert_eq!(topology.link, link);
         assert_eq!(topology.model_of(NodeName::Worker(ShardId(0))), Path::new("/other"));
         assert_eq!(topology.model_of(NodeName::Worker(ShardId(3))), topology.model);

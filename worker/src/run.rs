@@ -152,7 +152,7 @@ pub fn run(args: &Args) -> Result<(), RunError> {
     }
     // Whoever reads this may stop the worker, and be sure that it drains.
     info!("{serving}");
-    server.run(welcome, bank);
+    server.run(welcome, bank, || info!("draining; Ctrl-C again ends at once"));
     info!("{shard}: stopped");
     Ok(())
 }

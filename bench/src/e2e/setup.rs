@@ -102,6 +102,7 @@ pub fn serve(role: &WorkerRole) -> Result<(), BenchError> {
         model: None,
         listen: None,
         bank: BankKind::from_str(&role.bank, true).map_err(BenchError::Usage)?,
+        spin: None,
     };
     laguna_worker::run::run(&args).map_err(BenchError::failed)
 }

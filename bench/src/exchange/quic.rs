@@ -93,11 +93,12 @@ pub fn serve(role: &QuicRole) -> Result<(), BenchError> {
         listen: (Ipv4Addr::LOCALHOST, 0).into(),
         coordinators: vec![parse_pin(&role.coordinator)?],
         mtu: None,
+        spin: false,
     })
     .map_err(BenchError::failed)?;
     say(&(server.local_addr(), pin))?;
     let bank = EchoBank { range: role.range() };
-    server.run(bank.welcome(ShardId(role.shard)), Box::new(bank), std::future::pending());
+    server.run(bank.welcome(ShardId(role.shard)), Box::new(bank), || {});
     Ok(())
 }
 

@@ -9,11 +9,11 @@ use laguna_topology::{Address, Pin};
 use quinn::ClientConfig;
 
 use super::drive::{Conn, ConnId, Drive};
+use super::end;
 use super::identity::{Identity, SERVER_NAME};
 use super::path::{self, End};
 use super::probe::{INTERVAL, Probe};
 use super::tls::{self, Pinned};
-use super::end;
 use crate::session::{Fault, Missing};
 
 /// What it takes to reach one worker.

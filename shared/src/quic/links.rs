@@ -12,8 +12,8 @@ use laguna_topology::Pin;
 use rustix::event::PollFd;
 
 use super::dial::{Dial, Dialling, any};
-use super::drive::{ConnId, Drive};
 use super::drive::wait::{Spin, sleep};
+use super::drive::{ConnId, Drive};
 use super::end;
 use super::host::{Host, Listener};
 use super::identity::Identity;

@@ -70,8 +70,8 @@ impl QuicServer {
 
     /// Serves until told to stop; then finishes the running call, tells every coordinator, and returns.
     ///
-    /// `bank` is used on the calling thread only.
-    pub fn run(self, welcome: Welcome, bank: Box<dyn ExpertBank>) {
+    /// `bank` is used on the calling thread only; `stopping` is called there once, before the coordinators are told.
+    pub fn run(self, welcome: Welcome, bank: Box<dyn ExpertBank>, stopping: impl FnOnce()) {
         let Self { listener, stop } = self;
         let mut host = listener.serve(welcome, bank);
         while !stop.is_wanted() {
@@ -79,7 +79,7 @@ impl QuicServer {
                 sleep(&mut [host.poll_fd(), stop.poll_fd()], host.due());
             }
         }
-        tracing::info!("draining; Ctrl-C again ends at once");
+        stopping();
         host.drain();
         turn_until(&mut host, DRAIN_LIMIT, Host::is_empty);
         host.close_all(CloseCode::Draining);

@@ -42,8 +42,7 @@ impl Drive {
     ) -> io::Result<Self> {
         let address = socket.local_addr()?;
         let socket = Socket::new(socket)?;
-        let endpoint =
-            Endpoint::new(Arc::new(config), server.map(Arc::new), !socket.may_fragment(), None);
+        let endpoint = Endpoint::new(Arc::new(config), server.map(Arc::new), !socket.may_fragment(), None);
         Ok(Self {
             socket,
             address,

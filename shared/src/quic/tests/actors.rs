@@ -48,7 +48,7 @@ impl Worker {
         let server = QuicServer::bind(&settings).unwrap();
         let peer = Peer { address: server.local_addr().to_string(), pin, hello, mtu: None };
         let stop = server.stopper();
-        let thread = spawn(move || server.run(welcome, bank));
+        let thread = spawn(move || server.run(welcome, bank, || {}));
         Self { peer, stop, thread: Some(thread) }
     }
 
