@@ -58,7 +58,7 @@ impl Listener {
     }
 }
 
-/// A worker that serves. `turn` it, and between two turns sleep on `poll_fd` until `due`.
+/// A worker that serves. `turn` it, and between two turns `sleep`, or sleep on `poll_fd` until `due` and then look.
 pub(crate) struct Host {
     listener: Listener,
     offer: Arc<Welcome>,
@@ -72,10 +72,11 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// Moves everything that can be moved and computes at most one call. Returns whether to turn again at once.
-    pub(crate) fn turn(&mut self) -> bool {
+    /// Moves everything that can be moved, after a look at the socket or without, and computes at most one call. Returns
+    /// whether to turn again at once.
+    pub(crate) fn turn(&mut self, look: bool) -> bool {
         let now = Instant::now();
-        let more = self.listener.drive.advance(now);
+        let more = self.listener.drive.advance(look, now);
         while let Some(incoming) = self.listener.drive.poll_incoming() {
             self.take(incoming, now);
         }
@@ -129,6 +130,12 @@ impl Host {
     /// Whether to go on looking, rather than to sleep: a coordinator that called just now is likely to call again.
     pub(crate) fn spins_on(&self, now: Instant) -> bool {
         self.spin.goes_on(now)
+    }
+
+    /// Sleeps until a datagram comes, something is due, or until then.
+    pub(crate) fn sleep(&mut self, until: Option<Instant>) {
+        let due = self.due().into_iter().chain(until).min();
+        self.listener.drive.sleep(due);
     }
 
     pub(crate) fn poll_fd(&self) -> PollFd<'_> {

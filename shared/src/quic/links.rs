@@ -155,7 +155,7 @@ impl QuicLinks {
     fn join(&mut self, mut dialling: Vec<Result<(usize, Dialling), Fault>>) -> Vec<Dialled> {
         let mut dialled: Vec<Option<Dialled>> = dialling.iter().map(|_| None).collect();
         loop {
-            let again = self.turn();
+            let again = self.turn(true);
             let now = Instant::now();
             let mut due = None;
             for (dialling, dialled) in dialling.iter_mut().zip(&mut dialled) {
@@ -205,9 +205,9 @@ impl QuicLinks {
     /// Blocks until a session has something to say: this one, or any. What the others have to say meanwhile is kept.
     fn wait(&mut self, link: Option<usize>) {
         let spin = Spin::new(self.spin, Instant::now());
+        let mut look = self.spin || self.has_many_sockets();
         loop {
-            // Once more, and again: what has arrived by now belongs together, an end beside another's reply.
-            let again = (0..TURNS).all(|_| self.turn());
+            let again = self.turn(look);
             if self.has_event(link) {
                 return;
             }
@@ -216,10 +216,20 @@ impl QuicLinks {
             if self.has_event(link) {
                 return;
             }
-            if !again && !spin.goes_on(now) {
+            if again {
+                continue;
+            }
+            let spins = spin.goes_on(now);
+            if !spins {
                 self.sleep(due);
             }
+            look = spins || self.has_many_sockets();
         }
+    }
+
+    /// Whether sleeping is on several sockets, and does not read them.
+    fn has_many_sockets(&self) -> bool {
+        self.drives.len() + self.hosts.len() != 1
     }
 
     fn has_event(&mut self, link: Option<usize>) -> bool {
@@ -245,13 +255,14 @@ impl QuicLinks {
         due
     }
 
-    /// Moves bytes on every link without blocking. Returns whether to turn again at once.
-    fn turn(&mut self) -> bool {
+    /// Moves bytes on every link without blocking, after a look at the sockets or without. Returns whether to turn again at
+    /// once.
+    fn turn(&mut self, look: bool) -> bool {
         let Self { drives, hosts, board, wires, .. } = self;
         let now = Instant::now();
         let mut again = false;
         for drive in drives.iter_mut() {
-            again |= drive.advance(now);
+            again |= drive.advance(look, now);
         }
         for (link, wire) in wires.iter_mut().enumerate() {
             if let Some((at, wire)) = wire
@@ -262,18 +273,18 @@ impl QuicLinks {
         }
         drives.iter_mut().for_each(|drive| drive.flush(now));
         for host in hosts {
-            again |= host.turn();
+            again |= host.turn(look);
         }
         again
     }
 
     /// Sleeps until a datagram comes, a timer of the connections is due, or until then.
-    fn sleep(&self, until: Option<Instant>) {
+    fn sleep(&mut self, until: Option<Instant>) {
         let Self { drives, hosts, .. } = self;
         let due = drives.iter().map(Drive::due).chain(hosts.iter().map(Host::due)).flatten().min();
         let due = earlier(due, until);
-        match (drives.as_slice(), hosts.as_slice()) {
-            ([drive], []) => sleep(&mut [drive.poll_fd()], due),
+        match (drives.as_mut_slice(), hosts.as_slice()) {
+            ([drive], []) => drive.sleep(due),
             _ => {
                 let drives = drives.iter().map(Drive::poll_fd);
                 let mut all: Vec<PollFd<'_>> = drives.chain(hosts.iter().map(Host::poll_fd)).collect();
@@ -322,7 +333,9 @@ impl Links for QuicLinks {
                     return Err(error);
                 }
                 None if self.board.is_waiting() => self.wait(None),
-                None => return Ok(None),
+                // The end of a link may have come behind the last reply.
+                None if self.turn(true) => {}
+                None => return self.board.poll().transpose().inspect_err(|error| self.hang_up(error)),
             }
         }
     }
@@ -332,7 +345,7 @@ impl Links for QuicLinks {
     }
 
     fn progress(&mut self) {
-        while self.turn() {}
+        while self.turn(true) {}
         // With calls in flight `recv` tells; without any, nobody else would take note of a worker that has gone.
         while !self.board.is_waiting()
             && let Some(event) = self.board.poll()
@@ -411,9 +424,6 @@ fn everywhere(expected: Vec<(Arc<str>, Hello)>, reason: &dyn ToString) -> Connec
     let fault = Fault::Local(reason.to_string());
     ConnectError((0..board.len()).map(|link| board.error(link, fault.clone(), Vec::new())).collect())
 }
-
-/// Batches of datagrams taken in before the first reply is handed on, if there are so many.
-const TURNS: usize = 4;
 
 /// Address shown where a loopback worker could not be started.
 const LOOPBACK: &str = "127.0.0.1";

@@ -6,10 +6,9 @@ use std::time::{Duration, Instant};
 
 use laguna_topology::Pin;
 
-use super::drive::wait::sleep;
 use super::host::{Host, Listener};
 use super::identity::{Identity, IdentityError};
-use super::stop::{Stop, Stopper};
+use super::stop::Stopper;
 use super::visit::FAREWELL;
 use crate::compute::ExpertBank;
 use crate::wire::{CloseCode, Welcome};
@@ -41,7 +40,7 @@ pub enum ServeError {
     /// The keys cannot be made.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// The pair of sockets through which the worker is stopped cannot be made.
+    /// The socket through which the worker is stopped cannot be made.
     #[error("cannot start: {0}")]
     Start(io::Error),
 }
@@ -49,13 +48,15 @@ pub enum ServeError {
 /// A worker that listens and does not answer yet.
 pub struct QuicServer {
     listener: Listener,
-    stop: Stop,
+    stop: Stopper,
 }
 
 impl QuicServer {
     /// Takes the address.
     pub fn bind(settings: &ServeSettings) -> Result<Self, ServeError> {
-        Ok(Self { listener: Listener::bind(settings)?, stop: Stop::new().map_err(ServeError::Start)? })
+        let listener = Listener::bind(settings)?;
+        let stop = Stopper::new(listener.address()).map_err(ServeError::Start)?;
+        Ok(Self { listener, stop })
     }
 
     /// Where it listens, the port resolved.
@@ -65,7 +66,7 @@ impl QuicServer {
 
     /// What ends [`run`](Self::run).
     pub fn stopper(&self) -> Stopper {
-        self.stop.stopper()
+        self.stop.clone()
     }
 
     /// Serves until told to stop; then finishes the running call, tells every coordinator, and returns.
@@ -74,10 +75,16 @@ impl QuicServer {
     pub fn run(self, welcome: Welcome, bank: Box<dyn ExpertBank>, stopping: impl FnOnce()) {
         let Self { listener, stop } = self;
         let mut host = listener.serve(welcome, bank);
+        // A worker that sleeps finds a call by being woken with it; one that computes one call after another looks.
+        let (mut look, mut busy) = (true, false);
         while !stop.is_wanted() {
-            if !host.turn() && !host.spins_on(Instant::now()) {
-                sleep(&mut [host.poll_fd(), stop.poll_fd()], host.due());
+            let again = host.turn(look);
+            let spins = host.spins_on(Instant::now());
+            if !again && !spins {
+                host.sleep(None);
             }
+            look = spins || again && busy;
+            busy = again;
         }
         stopping();
         host.drain();
@@ -90,12 +97,12 @@ impl QuicServer {
 fn turn_until(host: &mut Host, limit: Duration, is_over: impl Fn(&Host) -> bool) {
     let end = Instant::now() + limit;
     loop {
-        let again = host.turn();
+        let again = host.turn(true);
         if is_over(host) || Instant::now() >= end {
             return;
         }
         if !again {
-            sleep(&mut [host.poll_fd()], host.due().into_iter().chain([end]).min());
+            host.sleep(Some(end));
         }
     }
 }

@@ -9,6 +9,7 @@ use bytes::BytesMut;
 use quinn::{ClientConfig, Endpoint};
 
 mod actors;
+mod interop;
 
 use actors::{BusyBank, Puppet, Worker, dial, runtime, welcome_line};
 
@@ -68,6 +69,34 @@ fn two_workers_answer_and_one_drains() {
     assert_eq!(gone.unwrap_err().fault, Fault::PeerGone(Gone::Closed(CloseCode::Draining)));
     assert_eq!(reply.unwrap().unwrap().link(), 1);
     assert_eq!(links.send(0, &low.batch()).unwrap_err().fault, Fault::Down);
+}
+
+/// Calls closer than a spinning end's patience, and further apart; spinning and sleeping ends in every combination.
+#[test]
+fn an_end_may_spin_or_sleep_whatever_the_other_does() {
+    let identity = Identity::generate().unwrap();
+    for (here, there) in [(true, true), (true, false), (false, true), (false, false)] {
+        let settings = ServeSettings {
+            identity: Identity::generate().unwrap(),
+            listen: ([127, 0, 0, 1], 0).into(),
+            coordinators: vec![identity.pin()],
+            mtu: None,
+            spin: there,
+        };
+        let busy = BusyBank(ScaleBank(ExpertRange::new(0, 8)), || sleep(Duration::from_millis(6)));
+        let worker = Worker::serve(0, Box::new(busy), &settings);
+        let settings = QuicSettings { spin: here, ..QuicSettings::default() };
+        let mut links = QuicLinks::connect(identity.clone(), vec![worker.peer.clone()], settings).unwrap();
+        let rows = Rows::to(&[&[1, 2], &[3]]);
+        for pause in [0, 0, 1, 10, 0] {
+            sleep(Duration::from_millis(pause));
+            links.send(0, &rows.batch()).unwrap();
+            assert_eq!(links.recv().unwrap().unwrap().sums(), rows.sums());
+        }
+        // A worker that spins is stopped like any other.
+        worker.stop();
+        notice_while_idle(&mut links);
+    }
 }
 
 #[test]

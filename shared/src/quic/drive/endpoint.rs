@@ -12,6 +12,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::conn::Conn;
 use super::socket::{Datagram, Socket};
+use super::wait::sleep;
 
 /// A connection of one [`Drive`]; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +28,8 @@ pub(crate) struct Drive {
     next: u64,
     arrivals: VecDeque<Incoming>,
     arrived: Vec<Datagram>,
+    /// The socket was, when last looked at.
+    is_empty: bool,
     packet: Vec<u8>,
     /// Lies in `packet` until the kernel has room for it.
     stuck: Option<Transmit>,
@@ -51,6 +54,7 @@ impl Drive {
             next: 0,
             arrivals: VecDeque::new(),
             arrived: Vec::new(),
+            is_empty: false,
             packet: Vec::new(),
             stuck: None,
             response: Vec::new(),
@@ -133,21 +137,27 @@ impl Drive {
     // # A turn
 
     /// Takes in what has arrived and what time has brought. Returns whether there is more to take in at once.
-    pub(crate) fn advance(&mut self, now: Instant) -> bool {
-        let more = self.socket.receive(&mut self.arrived);
+    ///
+    /// Without a `look` at the socket only what [`sleep`](Self::sleep) has found is taken in. Timers wait until the socket
+    /// was seen empty.
+    pub(crate) fn advance(&mut self, look: bool, now: Instant) -> bool {
+        if look {
+            self.is_empty = !self.socket.receive(&mut self.arrived);
+        }
+        let is_empty = std::mem::take(&mut self.is_empty);
         let mut arrived = std::mem::take(&mut self.arrived);
         arrived.drain(..).for_each(|datagram| self.handle(datagram, now));
         self.arrived = arrived;
         let Self { endpoint, conns, .. } = self;
         for (_, conn) in conns {
-            if !more && conn.due.is_some_and(|due| due <= now) {
+            if is_empty && conn.due.is_some_and(|due| due <= now) {
                 conn.handle_timeout(now);
             }
             if conn.is_touched {
                 conn.settle(endpoint);
             }
         }
-        more
+        look && !is_empty
     }
 
     /// Sends whatever the connections have to send, as far as the kernel takes it.
@@ -177,6 +187,18 @@ impl Drive {
         }
         if over {
             conns.retain(|(_, conn)| !(conn.is_released && conn.is_drained));
+        }
+    }
+
+    /// Sleeps until a datagram comes or time has; wakes early now and then.
+    pub(crate) fn sleep(&mut self, until: Option<Instant>) {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let before = self.arrived.len();
+        if self.stuck.is_none() && self.socket.sleep(left, &mut self.arrived) {
+            self.is_empty = self.arrived.len() == before;
+        } else {
+            sleep(&mut [self.poll_fd()], until);
+            self.is_empty = !self.socket.receive(&mut self.arrived);
         }
     }
 

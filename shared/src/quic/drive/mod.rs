@@ -2,7 +2,7 @@
 //!
 //! Read in this order:
 //!
-//! - [`socket`]: datagrams in and out, in batches, never blocking
+//! - [`socket`]: datagrams in and out, in batches; sleeps in a read when asked to
 //! - [`conn`]: one connection with its one stream, as bytes
 //! - [`endpoint`]: [`Drive`]: the connections of a socket, their datagrams and their timers
 //! - [`wait`]: what a thread does while nothing has arrived: spin, then sleep
@@ -15,8 +15,14 @@
 //! # How to drive
 //!
 //! A turn is [`Drive::advance`], then whatever the owner does with its connections, then [`Drive::flush`]. Between two
-//! turns sleep until the socket is ready or [`Drive::due`]. Time is an argument, and datagrams come before timers: a
-//! thread that computed for a second must not take for lost what lies in its socket.
+//! turns [`Drive::sleep`] until [`Drive::due`], or with several drives sleep on all of them and then look. Datagrams come
+//! before timers: a thread that computed for a second must not take for lost what lies in its socket.
+//!
+//! # Copies
+//!
+//! A message's bytes are copied six times on the way from one session to the other: into the frame, into the packet
+//! (encrypted there), into the kernel and out of it, out of the read's buffer (decrypted there), into the aligned frame
+//! that the bank or the engine reads. Two of them are the kernel's, and the fifth buys memory that is used again.
 
 pub(crate) mod conn;
 pub(crate) mod endpoint;
@@ -25,3 +31,6 @@ pub(crate) mod wait;
 
 pub(crate) use conn::{Conn, Read, StreamError};
 pub(crate) use endpoint::{ConnId, Drive};
+
+#[cfg(test)]
+mod tests;

@@ -20,7 +20,7 @@ impl Spin {
         Self { until: is_on.then(|| since + WINDOW) }
     }
 
-    /// Whether to look again at once.
+    /// Whether to look again at once, rather than to sleep.
     pub(crate) fn goes_on(self, now: Instant) -> bool {
         let goes_on = self.until.is_some_and(|until| now < until);
         if goes_on {

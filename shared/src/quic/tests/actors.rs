@@ -40,12 +40,16 @@ impl Worker {
         identity: Identity,
         listen: &str,
     ) -> Self {
-        let (hello, welcome) = greeting(shard, bank.range());
-        let pin = identity.pin();
-        let listen = listen.parse().unwrap();
         let spin = false;
+        let listen = listen.parse().unwrap();
         let settings = ServeSettings { identity, listen, coordinators: vec![coordinator], mtu: None, spin };
-        let server = QuicServer::bind(&settings).unwrap();
+        Self::serve(shard, bank, &settings)
+    }
+
+    pub(super) fn serve(shard: u16, bank: Box<dyn ExpertBank>, settings: &ServeSettings) -> Self {
+        let (hello, welcome) = greeting(shard, bank.range());
+        let pin = settings.identity.pin();
+        let server = QuicServer::bind(settings).unwrap();
         let peer = Peer { address: server.local_addr().to_string(), pin, hello, mtu: None };
         let stop = server.stopper();
         let thread = spawn(move || server.run(welcome, bank, || {}));
