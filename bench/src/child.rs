@@ -14,16 +14,17 @@ use crate::e2e::setup::Job;
 use crate::error::BenchError;
 use crate::exchange::payload::Sizes;
 use crate::exchange::quic::QuicRole;
+use crate::exchange::udp::UdpRole;
 use crate::load::parts::PartRole;
 use crate::machine::peak_bytes;
-use crate::{e2e, exchange, load};
+use crate::{allocations, e2e, exchange, load};
 
 /// What a child process does.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     /// Answers raw UDP.
-    Udp(Sizes),
+    Udp(UdpRole),
     /// Answers TCP.
     Tcp(Sizes),
     /// Answers TLS on TCP.
@@ -62,7 +63,7 @@ impl Role {
     pub fn play(self) -> Result<(), BenchError> {
         answer_stdin();
         match self {
-            Self::Udp(sizes) => exchange::udp::serve(sizes),
+            Self::Udp(role) => exchange::udp::serve(role),
             Self::Tcp(sizes) => exchange::tcp::serve(sizes),
             Self::Tls(sizes) => exchange::tls::serve(sizes),
             Self::Quic(role) => exchange::quic::serve(&role),
@@ -150,8 +151,21 @@ impl Child {
     /// # Errors
     /// If it has ended.
     pub fn peak_bytes(&mut self) -> Result<u64, BenchError> {
+        self.ask(PEAK)
+    }
+
+    /// How often the child has asked for memory so far.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn allocations(&mut self) -> Result<u64, BenchError> {
+        self.ask(ALLOCATIONS)
+    }
+
+    fn ask(&mut self, question: &str) -> Result<u64, BenchError> {
         if let Some(stdin) = &mut self.stdin {
-            stdin.write_all(b"peak\n").map_err(BenchError::io(self.role))?;
+            let asked = stdin.write_all(question.as_bytes()).and_then(|()| stdin.write_all(b"\n"));
+            asked.map_err(BenchError::io(self.role))?;
         }
         self.hear()
     }
@@ -177,14 +191,19 @@ pub fn say<T: Serialize>(what: &T) -> Result<(), BenchError> {
     stdout.write_all(line.as_bytes()).and_then(|()| stdout.flush()).map_err(BenchError::io("stdout"))
 }
 
-/// Answers each line of stdin with the peak of memory, and ends the process where stdin ends.
+/// Answers each line of stdin with the number it asks for, and ends the process where stdin ends.
 fn answer_stdin() {
     std::thread::spawn(|| {
         for line in io::stdin().lines() {
-            if line.is_err() || say(&peak_bytes()).is_err() {
+            let Ok(question) = line else { break };
+            let answer = if question == ALLOCATIONS { allocations::count() } else { peak_bytes() };
+            if say(&answer).is_err() {
                 break;
             }
         }
         std::process::exit(0);
     });
 }
+
+const PEAK: &str = "peak";
+const ALLOCATIONS: &str = "allocations";

@@ -16,6 +16,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod allocations;
 pub mod child;
 pub mod cli;
 pub mod e2e;

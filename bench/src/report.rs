@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::error::BenchError;
-use crate::exchange::measure::Record as Exchange;
+use crate::exchange::measure::{Record as Exchange, Spinning};
 use crate::machine::Machine;
 use crate::{e2e::measure::Record as EndToEnd, experts::measure::Record as Experts};
 
@@ -86,9 +86,18 @@ impl Row for Exchange {
         "×UDP",
         "×TLS",
         "p99/p50",
+        "spin: UDP µs",
+        "QUIC µs",
+        "p99 µs",
+        "×UDP",
+        "allocations",
+        "worker's",
     ];
 
     fn cells(&self) -> Vec<String> {
+        let spin = |number: fn(&Spinning) -> f64, digits: usize| {
+            self.spin.as_ref().map_or_else(|| "–".to_owned(), |spin| format!("{:.digits$}", number(spin)))
+        };
         vec![
             name(&self.payload),
             name(&self.cadence),
@@ -103,6 +112,12 @@ impl Row for Exchange {
             format!("{:.2}", self.ratio_p50),
             format!("{:.2}", self.ratio_tls_p50),
             format!("{:.2}", self.ratio_tail),
+            spin(|spin| spin.udp_p50_us, 1),
+            spin(|spin| spin.quic_p50_us, 1),
+            spin(|spin| spin.quic_p99_us, 1),
+            spin(|spin| spin.ratio_p50, 2),
+            format!("{:.1}", self.allocations_per_call),
+            format!("{:.1}", self.worker_allocations_per_call),
         ]
     }
 }

@@ -185,6 +185,9 @@ fn link(top: &Table<'_, '_>, reading: &mut Reading<'_>) -> Link {
     link.mtu = table
         .number(reading, "mtu", MTU_BOUNDS, "bytes of UDP payload")
         .and_then(|mtu| u16::try_from(mtu.value).ok());
+    if let Some(At { value, .. }) = table.parsed(reading, "spin", SPIN_EXAMPLE) {
+        link.spin = value;
+    }
     link
 }
 
@@ -293,12 +296,13 @@ fn path(
 const TOP: &[&str] = &["model", "keys", "coordinator", "worker", "link"];
 const COORDINATOR: &[&str] = &["pin", "memory", "shard", "experts", "context"];
 const WORKER: &[&str] = &["shard", "address", "pin", "memory", "experts", "listen", "model"];
-const LINK: &[&str] = &["call_timeout_ms", "connect_timeout_ms", "mtu"];
+const LINK: &[&str] = &["call_timeout_ms", "connect_timeout_ms", "mtu", "spin"];
 const ABOVE: &str = "the top of the file, above the first [table]";
 
 const MODEL_EXAMPLE: &str = "model = \"/path/to/the/checkpoint\"";
 const ADDRESS_EXAMPLE: &str = "address = \"10.0.5.2:4433\"";
 const LISTEN_EXAMPLE: &str = "listen = \"0.0.0.0:4433\"";
+const SPIN_EXAMPLE: &str = "spin = \"auto\", \"on\" or \"off\"";
 const PIN_EXAMPLE: &str = "pin = \"sha256:\" and 64 hex digits, or let `laguna-coord keygen` write it";
 
 const SHARD_BOUNDS: std::ops::RangeInclusive<u64> = 0..=u16::MAX as u64;

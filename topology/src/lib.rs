@@ -6,7 +6,7 @@
 //! Read in this order:
 //!
 //! - [`ids`]: layers, experts, shards and ranges, as plain numbers with a meaning
-//! - [`node`], [`address`], [`pin`], [`memory`], `range`: the values a file is made of, each with its parser
+//! - [`node`], [`address`], [`pin`], [`memory`], [`spin`], `range`: the values a file is made of, each with its parser
 //! - [`topology`]: the file once it is known to be sound; start here to use the crate
 //! - `file` walks the TOML and keeps lines, `table` types its values, `check` compares fields with each other
 //! - [`fault`]: what is wrong with a file, all of it at once, by line
@@ -52,6 +52,7 @@ pub mod memory;
 pub mod node;
 pub mod pin;
 pub mod plan;
+pub mod spin;
 pub mod topology;
 pub mod write_pins;
 
@@ -69,5 +70,6 @@ pub use node::NodeName;
 pub use pin::Pin;
 pub use plan::{LayerBytes, ModelBytes, Plan, PlanError, ShardPlan, Shortage, plan};
 pub use range::ParseRangeError;
+pub use spin::{ParseSpinError, Spin};
 pub use topology::{Coordinator, Link, MissingPins, Node, Pins, Shard, Topology, Worker};
 pub use write_pins::{WritePinsError, write_pins};

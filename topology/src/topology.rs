@@ -14,6 +14,7 @@ use crate::ids::{ExpertRange, ShardId};
 use crate::memory::Bytes;
 use crate::node::NodeName;
 use crate::pin::Pin;
+use crate::spin::Spin;
 
 /// A cluster: one coordinator, any number of workers, and the checkpoint they share.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,6 +87,8 @@ pub struct Link {
     pub connect_timeout: Duration,
     /// Bytes of UDP payload to send at most, `1200..=65507`; `None` leaves it to the transport's discovery.
     pub mtu: Option<u16>,
+    /// Whether a node that waits spins before it sleeps. Default `auto`.
+    pub spin: Spin,
 }
 
 /// A shard and the node that holds it.
@@ -195,6 +198,22 @@ impl Topology {
         std::iter::once(NodeName::Coordinator).chain(workers)
     }
 
+    /// How many other processes of the cluster share this node's machine, as far as addresses tell.
+    pub fn neighbours(&self, node: NodeName) -> usize {
+        let local = self.workers.iter().filter(|worker| worker.address.is_loopback()).count();
+        match node {
+            NodeName::Coordinator => local,
+            NodeName::Worker(shard) => match self.worker(shard) {
+                // The coordinator is on the one machine that reaches it there, and so is every worker like it.
+                Some(own) if own.address.is_loopback() => local,
+                Some(own) => {
+                    self.workers.iter().filter(|other| other.address.host == own.address.host).count() - 1
+                }
+                None => 0,
+            },
+        }
+    }
+
     /// The pins of every node. Not to be asked where no worker exists: then nobody is authenticated.
     ///
     /// # Errors
@@ -257,7 +276,12 @@ impl Node<'_> {
 
 impl Default for Link {
     fn default() -> Self {
-        Self { call_timeout: DEFAULT_CALL_TIMEOUT, connect_timeout: DEFAULT_CONNECT_TIMEOUT, mtu: None }
+        Self {
+            call_timeout: DEFAULT_CALL_TIMEOUT,
+            connect_timeout: DEFAULT_CONNECT_TIMEOUT,
+            mtu: None,
+            spin: Spin::Auto,
+        }
     }
 }
 
@@ -293,6 +317,7 @@ model = "/other"
 [link]
 call_timeout_ms = 1000
 mtu = 8952
+spin = "off"
 "#;
 
     fn read(text: &str, home: Option<&str>) -> Result<Topology, Faults> {
@@ -312,7 +337,8 @@ mtu = 8952
         assert_eq!(topology.workers[1].listen.to_string(), "0.0.0.0:4000");
         assert_eq!(topology.workers[1].line, 13);
         let defaults = Link::default();
-        let link = Link { call_timeout: Duration::from_secs(1), mtu: Some(8952), ..defaults };
+        let link =
+            Link { call_timeout: Duration::from_secs(1), mtu: Some(8952), spin: Spin::Off, ..defaults };
         assert_eq!(topology.link, link);
         assert_eq!(topology.model_of(NodeName::Worker(ShardId(0))), Path::new("/other"));
         assert_eq!(topology.model_of(NodeName::Worker(ShardId(3))), topology.model);
@@ -347,5 +373,20 @@ mtu = 8952
         assert_eq!(missing.nodes, [NodeName::Worker(ShardId(3)), NodeName::Worker(ShardId(0))]);
         let shown = missing.to_string();
         assert_eq!(shown, "no pin for shard-3, shard-0: run `laguna-coord keygen` with this topology");
+    }
+
+    #[test]
+    fn neighbours_share_a_machine() {
+        let text = |addresses: &[&str]| {
+            let worker = |(shard, address): (usize, &&str)| {
+                format!("[[worker]]\nshard = {shard}\naddress = \"{address}\"\n")
+            };
+            format!("model = \"m\"\n{}", addresses.iter().enumerate().map(worker).collect::<String>())
+        };
+        let addresses = ["127.0.0.1:1", "localhost:2", "studio.local:1", "studio.local:2", "mini.local:1"];
+        let topology = read(&text(&addresses), None).unwrap();
+        assert_eq!(topology.neighbours(NodeName::Coordinator), 2);
+        let of_workers = [0, 1, 2, 3, 4, 5].map(|n| topology.neighbours(NodeName::Worker(ShardId(n))));
+        assert_eq!(of_workers, [2, 2, 1, 1, 0, 0]);
     }
 }

@@ -55,6 +55,7 @@ call_timeout_ms = 1
 connect_timeout_ms = 5.0
 mtu = "8952"
 spin = true
+speed = 9
 "#;
     assert_faults(
         text,
@@ -79,7 +80,8 @@ spin = true
             (26, &["`call_timeout_ms` is 1", "from 10 to 600000 milliseconds"]),
             (27, &["`connect_timeout_ms` is 5.0", "whole number"]),
             (28, &["`mtu` is the text \"8952\"", "from 1200 to 65507"]),
-            (29, &["unknown key `spin` in [link]"]),
+            (29, &["`spin` is true", "write spin = \"auto\""]),
+            (30, &["unknown key `speed` in [link]"]),
         ],
     );
 }

@@ -5,6 +5,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::Parser;
+use laguna_topology::Spin;
 
 use crate::bank::BankKind;
 
@@ -34,4 +35,8 @@ pub struct Args {
     /// Threads to compute with, for the bank `cpu` [default: one for each physical core]
     #[arg(long, value_name = "N", env = "LAGUNA_THREADS")]
     pub threads: Option<NonZeroUsize>,
+    /// Spin for a while after each call, rather than sleep: quicker by a wake-up in every layer, and takes a core:
+    /// auto, on or off [default: as the topology file says, else auto]
+    #[arg(long, value_name = "WHEN")]
+    pub spin: Option<Spin>,
 }

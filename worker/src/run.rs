@@ -1,14 +1,20 @@
 //! A worker's life: topology and plan, key and socket, experts, then calls until told to stop.
 
+use std::io;
 use std::path::PathBuf;
 
 use laguna_shared::compute::BankLoadError;
 use laguna_shared::config::ConfigOptions;
 use laguna_shared::ids::ShardId;
-use laguna_shared::quic::{Identity, IdentityError, QuicServer, ServeError, ServeSettings};
+use laguna_shared::quic::{
+    Identity, IdentityError, Machine, QuicServer, ServeError, ServeSettings, Stopper, spins,
+};
 use laguna_shared::weights::CheckpointError;
 use laguna_topology::{Bytes, Locate, NodeName, NotFound, Pin, PlanError, Topology, TopologyError, plan};
-use tracing::info;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+use signal_hook::low_level::pipe;
+use tracing::{info, warn};
 
 use crate::args::Args;
 use crate::bank::{load_bank, pool};
@@ -142,6 +148,7 @@ pub fn run(args: &Args) -> Result<(), RunError> {
         listen: args.listen.unwrap_or(worker.listen),
         coordinators: vec![coordinator],
         mtu: topology.link.mtu,
+        spin: spins(args.spin.unwrap_or(topology.link.spin), Machine::look(), topology.neighbours(node)),
     })?;
     let mut progress = Progress::new(format!("{shard}, experts {range}"), bytes.experts(range).0);
     let bank = load_bank(args.bank, &model, range, &pool(args.threads), &mut |bytes| progress.add(bytes))?;
@@ -155,7 +162,13 @@ pub fn run(args: &Args) -> Result<(), RunError> {
         took.as_secs_f64(),
         server.local_addr()
     );
-    server.run(welcome, bank, stop_signal(serving));
+    if let Err(error) = stop_at_signals(&server.stopper()) {
+        // The signals' defaults apply: the process ends without a word to its coordinators.
+        warn!("cannot watch for signals ({error}), so stopping will not drain");
+    }
+    // Whoever reads this may stop the worker, and be sure that it drains.
+    info!("{serving}");
+    server.run(welcome, bank, || info!("draining; Ctrl-C again ends at once"));
     info!("{shard}: stopped");
     Ok(())
 }
@@ -172,27 +185,13 @@ fn load_identity(topology: &Topology, file: &std::path::Path, node: NodeName) ->
     }
 }
 
-/// Ends at SIGTERM or Ctrl-C. A second Ctrl-C ends the process at once.
-///
-/// Says what is served itself: whoever reads that may stop the worker, and be sure that it drains.
-async fn stop_signal(serving: String) {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut terminate), Ok(mut interrupt)) =
-        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-    else {
-        info!("{serving}");
-        // Without handlers the signals' defaults apply: the process ends.
-        return std::future::pending().await;
-    };
-    info!("{serving}");
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+/// Stops the worker at SIGTERM or Ctrl-C. A Ctrl-C after that ends the process at once.
+fn stop_at_signals(stopper: &Stopper) -> io::Result<()> {
+    // In this order, so that the first Ctrl-C does not see its own mark.
+    flag::register_conditional_shutdown(SIGINT, 130, stopper.flag())?;
+    for signal in [SIGTERM, SIGINT] {
+        flag::register(signal, stopper.flag())?;
+        pipe::register(signal, stopper.waker()?)?;
     }
-    info!("draining; Ctrl-C again ends at once");
-    tokio::spawn(async move {
-        if interrupt.recv().await.is_some() {
-            std::process::exit(130);
-        }
-    });
+    Ok(())
 }

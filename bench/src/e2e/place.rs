@@ -103,6 +103,8 @@ pub fn serve(role: &WorkerRole) -> Result<(), BenchError> {
         model: None,
         listen: None,
         bank: BankKind::from_str(&role.bank, true).map_err(BenchError::Usage)?,
+        threads: None,
+        spin: None,
     };
     laguna_worker::run::run(&args).map_err(BenchError::failed)
 }

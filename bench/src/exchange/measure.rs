@@ -6,15 +6,16 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use serde::Serialize;
 
-use super::Exchange;
 use super::memory::Memory;
 use super::payload::Payload;
 use super::quic::Quic;
 use super::tcp::Tcp;
 use super::tls::Tls;
 use super::udp::Udp;
+use super::{Exchange, Wait};
 use crate::child::Launch;
 use crate::error::BenchError;
+use crate::machine::Machine;
 use crate::report::name;
 use crate::stats::{Spread, median, ratio};
 
@@ -45,7 +46,8 @@ pub struct Plan {
     pub launch: Launch,
 }
 
-/// One case, medians of the runs' percentiles, in microseconds. Raw UDP, TCP and TLS are blocking.
+/// One case, medians of the runs' percentiles, in microseconds. TCP and TLS are blocking; raw UDP and the project's links
+/// are measured blocking, and spinning where every process has a processor of its own.
 #[derive(Clone, Debug, Serialize)]
 pub struct Record {
     /// What went out and came back.
@@ -82,6 +84,31 @@ pub struct Record {
     pub ratio_p50: f64,
     /// `quic_p50_us / tls_p50_us`.
     pub ratio_tls_p50: f64,
+    /// `quic_p99_us / quic_p50_us`.
+    pub ratio_tail: f64,
+    /// Both ends spinning; `None` where processes outnumber processors.
+    pub spin: Option<Spinning>,
+    /// Allocations of a call in the coordinator's process.
+    pub allocations_per_call: f64,
+    /// Allocations of a call in a worker's process.
+    pub worker_allocations_per_call: f64,
+}
+
+/// A case with both ends spinning.
+#[derive(Clone, Debug, Serialize)]
+pub struct Spinning {
+    /// Raw UDP.
+    pub udp_p50_us: f64,
+    /// Raw UDP.
+    pub udp_p99_us: f64,
+    /// The project's links.
+    pub quic_p50_us: f64,
+    /// The project's links.
+    pub quic_p99_us: f64,
+    /// `quic_p50_us` by the p50 of *blocking* raw UDP.
+    pub ratio_p50: f64,
+    /// `quic_p50_us / udp_p50_us`, both spinning.
+    pub ratio_spin_p50: f64,
     /// `quic_p99_us / quic_p50_us`.
     pub ratio_tail: f64,
 }
@@ -122,7 +149,7 @@ impl Plan {
         };
         let calls = (calls / self.divide).max(2);
         let mut work = Work::default();
-        let mut runs: [Vec<Spread>; 5] = Default::default();
+        let mut runs: Vec<Vec<Spread>> = variants.all().iter().map(|_| Vec::new()).collect();
         let mut bank = Vec::new();
         for _ in 0..self.repeats {
             for (variant, runs) in variants.all().into_iter().zip(&mut runs) {
@@ -140,7 +167,23 @@ impl Plan {
             }
             bank.push(Spread::of(&variants.quic.take_compute()).p50);
         }
-        let [udp, tcp, tls, quic, memory] = runs.map(|runs| Spread::of_runs(&runs));
+        let spreads: Vec<Spread> = runs.iter().map(|runs| Spread::of_runs(runs)).collect();
+        let [udp, tcp, tls, quic, memory, spins @ ..] = spreads.as_slice() else {
+            return Err(BenchError::Failed("a variant is missing".to_owned()));
+        };
+        let allocations = variants.quic.allocations(calls)?;
+        let spin = match spins {
+            [udp_spin, quic_spin] => Some(Spinning {
+                udp_p50_us: udp_spin.p50,
+                udp_p99_us: udp_spin.p99,
+                quic_p50_us: quic_spin.p50,
+                quic_p99_us: quic_spin.p99,
+                ratio_p50: ratio(quic_spin.p50, udp.p50),
+                ratio_spin_p50: ratio(quic_spin.p50, udp_spin.p50),
+                ratio_tail: ratio(quic_spin.p99, quic_spin.p50),
+            }),
+            _ => None,
+        };
         let sizes = payload.sizes(workers)?;
         Ok(Record {
             payload,
@@ -161,6 +204,9 @@ impl Plan {
             ratio_p50: ratio(quic.p50, udp.p50),
             ratio_tls_p50: ratio(quic.p50, tls.p50),
             ratio_tail: ratio(quic.p99, quic.p50),
+            spin,
+            allocations_per_call: allocations.here,
+            worker_allocations_per_call: allocations.there,
         })
     }
 }
@@ -172,17 +218,25 @@ struct Variants {
     tls: Tls,
     quic: Quic,
     memory: Memory,
+    spinning: Option<(Udp, Quic)>,
 }
 
 impl Variants {
     fn start(payload: Payload, workers: usize, launch: &Launch) -> Result<Self, BenchError> {
         let sizes = payload.sizes(workers)?;
+        let pair = |wait| {
+            Ok((Udp::start(sizes, wait, workers, launch)?, Quic::start(payload, wait, workers, launch)?))
+        };
+        let (udp, quic) = pair(Wait::Block)?;
+        // Two that spin on one processor would wait for each other.
+        let spinning = (workers < Machine::here().cpus).then(|| pair(Wait::Spin)).transpose()?;
         let mut variants = Self {
-            udp: Udp::start(sizes, workers, launch)?,
+            udp,
             tcp: Tcp::start(sizes, workers, launch)?,
             tls: Tls::start(sizes, workers, launch)?,
-            quic: Quic::start(payload, workers, launch)?,
+            quic,
             memory: Memory::start(payload, workers)?,
+            spinning,
         };
         // Handshakes, and the search for the largest datagram, are not the exchange.
         for _ in 0..payload.calls().min(SETTLE) {
@@ -192,8 +246,14 @@ impl Variants {
         Ok(variants)
     }
 
-    fn all(&mut self) -> [&mut dyn Exchange; 5] {
-        [&mut self.udp, &mut self.tcp, &mut self.tls, &mut self.quic, &mut self.memory]
+    /// In the order in which they take turns.
+    fn all(&mut self) -> Vec<&mut dyn Exchange> {
+        let Self { udp, tcp, tls, quic, memory, spinning } = self;
+        let mut all: Vec<&mut dyn Exchange> = vec![udp, tcp, tls, quic, memory];
+        if let Some((udp, quic)) = spinning {
+            all.extend([udp as &mut dyn Exchange, quic]);
+        }
+        all
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! - [`payload`]: what goes out and comes back
 //! - [`echo`]: the bank behind the exchange, which computes next to nothing
-//! - [`udp`], [`tcp`], [`tls`]: baselines, blocking, between two processes
+//! - [`udp`], [`tcp`], [`tls`]: baselines between two processes; UDP blocking and spinning
 //! - [`quic`]: the project's own links to its own server in another process
 //! - [`memory`]: the same session in one process: what the protocol costs without a transport
 //! - [`measure`]: cases, and variants taken in turn
@@ -16,7 +16,19 @@ pub mod tcp;
 pub mod tls;
 pub mod udp;
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::BenchError;
+
+/// What an end does while nothing has arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Wait {
+    /// It sleeps.
+    Block,
+    /// It looks again and again, for 4 ms at most, then sleeps.
+    Spin,
+}
 
 /// One way to ask every worker once and to have every answer.
 pub trait Exchange {

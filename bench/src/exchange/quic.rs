@@ -9,9 +9,10 @@ use laguna_shared::session::{Links, Reply};
 use laguna_topology::Pin;
 use serde::{Deserialize, Serialize};
 
-use super::Exchange;
 use super::echo::EchoBank;
 use super::payload::{Payload, Rows, range_of};
+use super::{Exchange, Wait};
+use crate::allocations;
 use crate::child::{Child, Launch, Role, say};
 use crate::error::BenchError;
 
@@ -24,6 +25,8 @@ pub struct QuicRole {
     pub experts: (u16, u16),
     /// Pin of the coordinator.
     pub coordinator: String,
+    /// How it waits for calls.
+    pub wait: Wait,
 }
 
 impl QuicRole {
@@ -32,10 +35,19 @@ impl QuicRole {
     }
 }
 
+/// How often a call asks for memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Allocations {
+    /// In the coordinator's process.
+    pub here: f64,
+    /// In a worker's.
+    pub there: f64,
+}
+
 /// Links to every child.
 pub struct Quic {
     calls: Calls<QuicLinks>,
-    _children: Vec<Child>,
+    children: Vec<Child>,
 }
 
 impl Quic {
@@ -43,7 +55,7 @@ impl Quic {
     ///
     /// # Errors
     /// If one does not start.
-    pub fn start(payload: Payload, workers: usize, launch: &Launch) -> Result<Self, BenchError> {
+    pub fn start(payload: Payload, wait: Wait, workers: usize, launch: &Launch) -> Result<Self, BenchError> {
         let identity = Identity::generate().map_err(BenchError::failed)?;
         let (mut peers, mut children) = (Vec::new(), Vec::new());
         for index in 0..workers {
@@ -53,6 +65,7 @@ impl Quic {
                 shard,
                 experts: (range.start, range.end),
                 coordinator: identity.pin().to_string(),
+                wait,
             };
             let mut child = Child::start(&Role::Quic(role), launch)?;
             let (address, pin): (SocketAddr, String) = child.hear()?;
@@ -64,9 +77,25 @@ impl Quic {
             });
             children.push(child);
         }
-        let links =
-            QuicLinks::connect(identity, peers, QuicSettings::default()).map_err(BenchError::failed)?;
-        Ok(Self { calls: Calls::new(links, payload, workers), _children: children })
+        let settings = QuicSettings { spin: wait == Wait::Spin, ..QuicSettings::default() };
+        let links = QuicLinks::connect(identity, peers, settings).map_err(BenchError::failed)?;
+        Ok(Self { calls: Calls::new(links, payload, workers), children })
+    }
+
+    /// Allocations per call, here and at the first worker, over some calls.
+    ///
+    /// # Errors
+    /// If a call fails.
+    pub fn allocations(&mut self, calls: usize) -> Result<Allocations, BenchError> {
+        self.calls.compute = Vec::with_capacity(calls);
+        let worker = |children: &mut Vec<Child>| children.first_mut().map_or(Ok(0), Child::allocations);
+        let there = worker(&mut self.children)?;
+        let here = allocations::count();
+        (0..calls).try_for_each(|_| self.calls.call())?;
+        let here = allocations::count() - here;
+        let there = worker(&mut self.children)? - there;
+        self.take_compute();
+        Ok(Allocations { here: here as f64 / calls as f64, there: there as f64 / calls as f64 })
     }
 
     /// Time that the slowest bank took in each call since this was last asked.
@@ -93,11 +122,12 @@ pub fn serve(role: &QuicRole) -> Result<(), BenchError> {
         listen: (Ipv4Addr::LOCALHOST, 0).into(),
         coordinators: vec![parse_pin(&role.coordinator)?],
         mtu: None,
+        spin: role.wait == Wait::Spin,
     })
     .map_err(BenchError::failed)?;
     say(&(server.local_addr(), pin))?;
     let bank = EchoBank { range: role.range() };
-    server.run(bank.welcome(ShardId(role.shard)), Box::new(bank), std::future::pending());
+    server.run(bank.welcome(ShardId(role.shard)), Box::new(bank), || {});
     Ok(())
 }
 

@@ -32,8 +32,8 @@ pub struct LoadArgs {
     /// Workers that share the experts; the first one is measured, and the trunk
     #[arg(long, value_delimiter = ',', default_value = "1,2")]
     shards: Vec<u16>,
-    /// Arithmetic of the experts
-    #[arg(long, default_value = "mlx")]
+    /// Arithmetic of the experts [default: mlx on a Mac, cpu elsewhere]
+    #[arg(long, value_enum, default_value_t, hide_default_value = true)]
     bank: BankKind,
     /// Bits of a trunk weight: 16, 8 or 4
     #[arg(long, default_value = "16")]

@@ -5,13 +5,16 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use laguna_coordinator::cli::args::TrunkBitsArg;
+use laguna_coordinator::cli::args::{TrunkArg, TrunkBitsArg};
 use laguna_coordinator::cli::cluster::native_activation;
 use laguna_coordinator::model::Model;
+use laguna_coordinator::model::linear::TrunkMath;
+use laguna_coordinator::model::load::TrunkSettings;
 use laguna_shared::config::ConfigOptions;
 use laguna_shared::ids::ExpertRange;
 use laguna_shared::weights::inventory::{MatrixSource, Slice, SwigluSource};
 use laguna_topology::Plan;
+use laguna_worker::bank;
 use laguna_worker::model::OpenModel;
 use serde::{Deserialize, Serialize};
 
@@ -87,8 +90,12 @@ pub fn load_trunk(role: &PartRole) -> Result<(), BenchError> {
     let opened = open(&role.model)?;
     let bits = TrunkBitsArg::from_str(&role.trunk_bits, false).map_err(BenchError::Usage)?;
     let OpenModel { checkpoint, inventory, config, .. } = &opened;
-    let activation = native_activation();
-    let model = Model::load(checkpoint, inventory, config, activation, bits.into(), &mut |_| {});
+    let math = match TrunkArg::default() {
+        TrunkArg::Mlx => TrunkMath::Mlx,
+        TrunkArg::Cpu => TrunkMath::Cpu(bank::pool(None)),
+    };
+    let settings = TrunkSettings { activation: native_activation(), bits: bits.into(), math };
+    let model = Model::load(checkpoint, inventory, config, &settings, &mut |_| {});
     let model = model.map_err(BenchError::failed)?;
     say(&Took { seconds: 0.0, bytes: part_bytes(&opened, Part::Trunk)?, peak_bytes: peak_bytes() })?;
     drop(model);

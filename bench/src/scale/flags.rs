@@ -33,8 +33,8 @@ pub struct ScaleArgs {
     /// Worker processes of the base case
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=16))]
     shards: u16,
-    /// Arithmetic of the experts
-    #[arg(long, default_value = "mlx")]
+    /// Arithmetic of the experts [default: mlx on a Mac, cpu elsewhere]
+    #[arg(long, value_enum, default_value_t, hide_default_value = true)]
     bank: BankKind,
     /// Bits of a trunk weight: 16, 8 or 4
     #[arg(long, default_value = "16")]

@@ -4,6 +4,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use laguna_topology::Spin;
 use laguna_worker::bank::BankKind;
 
 use super::serve::{ServeArgs, Switch};
@@ -85,6 +86,10 @@ pub struct ClusterArgs {
     /// With --topology: wait this long for workers that are still loading
     #[arg(long, global = true, value_name = "SECONDS", default_value_t = 60)]
     pub wait: u64,
+    /// Spin while a worker computes, rather than sleep: quicker by a wake-up in every layer, and takes a core: auto, on
+    /// or off [default: as the topology file says, else auto]
+    #[arg(long, global = true, value_name = "WHEN", conflicts_with_all = ["loopback", "loopback_quic"])]
+    pub spin: Option<Spin>,
     /// Where YaRN's attention factor comes from, for checkpoints whose config.json states one that its factor does
     /// not give
     #[arg(long, global = true, value_name = "SOURCE", default_value = "config")]

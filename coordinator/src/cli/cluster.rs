@@ -197,7 +197,7 @@ fn distributed(
     // Everything that can be refused is refused before the long load.
     let held = topology.coordinator.shard.and_then(|id| plan.shard(id)).map(|shard| shard.range);
     require_memory(args, "the coordinator's part", opened, activation, held.unwrap_or_default())?;
-    let connector = Connector::prepare(topology, Duration::from_secs(args.wait))?;
+    let connector = Connector::prepare(topology, Duration::from_secs(args.wait), args.spin)?;
     let here = opened.bytes().experts(held.unwrap_or_default());
     let mut load = Load::new(watch, opened.bytes().trunk.saturating_add(here));
     let pool = bank::pool(args.threads);

@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use laguna_shared::ids::ShardId;
-use laguna_shared::quic::{Identity, Peer, QuicLinks, QuicSettings};
+use laguna_shared::quic::{Identity, Machine, Peer, QuicLinks, QuicSettings, spins};
 use laguna_shared::session::{
     CallerSettings, ConnectError, Fault, Gone, InMemoryWorker, Links, Missing, ShardError,
 };
 use laguna_shared::wire::Hello;
-use laguna_topology::{NodeName, Pins, Topology};
+use laguna_topology::{NodeName, Pins, Spin, Topology};
 use tracing::info;
 
 use super::failure::Failure;
@@ -33,17 +33,20 @@ struct Remote {
 
 impl Connector {
     /// Loads the coordinator's key and checks that every pin is there. Workers that are still loading are waited for
-    /// as long as `wait`.
+    /// as long as `wait`. `spin` goes before what the topology says.
     ///
     /// # Errors
     /// With one message.
-    pub fn prepare(topology: &Topology, wait: Duration) -> Result<Self, Failure> {
+    pub fn prepare(topology: &Topology, wait: Duration, spin: Option<Spin>) -> Result<Self, Failure> {
+        // While this end waits, a worker on this machine computes, and MLX may with the shared expert.
+        let busy = topology.neighbours(NodeName::Coordinator) + 1;
         let settings = QuicSettings {
             connect_timeout: topology.link.connect_timeout,
             caller: CallerSettings {
                 hello_timeout: topology.link.connect_timeout,
                 call_timeout: topology.link.call_timeout,
             },
+            spin: spins(spin.unwrap_or(topology.link.spin), Machine::look(), busy),
         };
         if topology.workers.is_empty() {
             return Ok(Self { remote: None, settings, wait });

@@ -41,6 +41,7 @@ pub struct Experts {
     inbox: Vec<Reply>,
     /// Buffers of dispatches that are done.
     spare: Vec<Scatter>,
+    staging: Staging,
     gather: Gather,
     times: ExchangeTimes,
     /// By link.
@@ -69,6 +70,17 @@ pub struct RoutedRows {
     /// `[rows, top_k]`.
     pub choices: Choices,
     /// `[rows, hidden]`, row-major, little-endian.
+    pub rows: Vec<u8>,
+}
+
+/// Memory for one sparse layer's numbers on their way from the trunk to the shards; it goes from layer to layer.
+#[derive(Debug, Default)]
+pub struct Staging {
+    /// Router logits, `[rows, experts]`.
+    pub logits: Vec<f32>,
+    /// Of [`RoutedRows`].
+    pub choices: Choices,
+    /// Of [`RoutedRows`].
     pub rows: Vec<u8>,
 }
 
@@ -151,6 +163,7 @@ impl Experts {
             links,
             inbox: Vec::new(),
             spare: Vec::new(),
+            staging: Staging::default(),
             gather: Gather::default(),
             times: ExchangeTimes::default(),
             link_times,
@@ -166,6 +179,21 @@ impl Experts {
     /// The shard in this process.
     pub const fn local(&self) -> Option<&LocalShard> {
         self.local.as_ref()
+    }
+
+    /// Empty buffers, as large as the last layer's if they were given back.
+    pub fn take_staging(&mut self) -> Staging {
+        let mut staging = std::mem::take(&mut self.staging);
+        staging.logits.clear();
+        staging.choices.experts.clear();
+        staging.choices.weights.clear();
+        staging.rows.clear();
+        staging
+    }
+
+    /// Takes them back for the next layer. Dropping them is correct, only slower.
+    pub fn keep_staging(&mut self, staging: Staging) {
+        self.staging = staging;
     }
 
     /// Sends a layer's rows to the remote shards that hold their experts. Nothing is computed here yet.

@@ -35,7 +35,7 @@ enum Weight {
         multiplier: f32,
     },
     Cpu {
-        matrix: CpuMatrix,
+        matrix: Box<CpuMatrix>,
         pool: Arc<Pool>,
     },
 }
@@ -61,15 +61,15 @@ impl Linear {
                 let parts = (weight.into(), scales.into(), biases.into());
                 let matrix = CpuMatrix::new((rows, cols), format, parts.0, parts.1, parts.2, multiplier)
                     .map_err(|e| Exception::custom(e.to_string()))?;
-                Weight::Cpu { matrix, pool: Arc::clone(pool) }
+                Weight::Cpu { matrix: Box::new(matrix), pool: Arc::clone(pool) }
             }
         };
         Ok(Self { weight, activation })
     }
 
     /// A product with a matrix that stays where it is mapped.
-    pub(super) const fn mapped(matrix: CpuMatrix, pool: Arc<Pool>, activation: Dtype) -> Self {
-        Self { weight: Weight::Cpu { matrix, pool }, activation }
+    pub(super) fn mapped(matrix: CpuMatrix, pool: Arc<Pool>, activation: Dtype) -> Self {
+        Self { weight: Weight::Cpu { matrix: Box::new(matrix), pool }, activation }
     }
 
     /// `[rows, cols]` → `[rows, out]`, in the activation type. On the CPU it is computed here and now.

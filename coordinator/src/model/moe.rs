@@ -9,9 +9,9 @@ use mlx_rs::{Array, Dtype, transforms};
 
 use super::ForwardError;
 use super::dense::Swiglu;
-use super::router::Router;
+use super::router::{Choices, Router};
 use super::trace::{LayerRouting, RoutingTrace};
-use crate::experts::{Experts, RoutedRows};
+use crate::experts::{Experts, RoutedRows, Staging};
 use crate::flight::Stage;
 
 /// A sparse layer's part of the trunk.
@@ -34,25 +34,25 @@ impl SparseMlp {
         experts: &mut Experts,
         trace: Option<&mut RoutingTrace>,
     ) -> Result<Array, ForwardError> {
-        let (rows, hidden) = (x.dim(0), x.dim(1));
+        let (height, hidden) = (x.dim(0), x.dim(1));
         let began = experts.flight.begin();
         let logits = self.router.logits(x)?;
         let x = x.contiguous()?;
         // The one evaluation before dispatch: what leaves the machine, and what decides where to.
         transforms::eval([&logits, &x])?;
 
-        let mut host = Vec::new();
+        let Staging { logits: mut host, mut choices, rows: mut bytes } = experts.take_staging();
         append_f32(&logits, &mut host)?;
-        let choices = self.router.rules.choose(&host);
-        let mut routed = RoutedRows {
+        self.router.rules.choose_into(&host, &mut choices);
+        append_bytes(&x, &mut bytes)?;
+        let routed = RoutedRows {
             layer: self.layer,
             activation: self.activation,
             hidden: hidden as usize,
             top_k: self.router.rules.top_k,
             choices,
-            rows: Vec::new(),
+            rows: bytes,
         };
-        append_bytes(&x, &mut routed.rows)?;
         experts.flight.end(began, Stage::Router);
 
         let dispatch = experts.dispatch(&routed)?;
@@ -61,16 +61,17 @@ impl SparseMlp {
             transforms::async_eval([shared])?;
         }
         let sum = experts.collect(dispatch, &routed)?;
-        let sum = Array::from_slice(sum, &[rows, hidden]).multiply(Array::from_f32(self.routed_scaling))?;
+        let sum = Array::from_slice(sum, &[height, hidden]).multiply(Array::from_f32(self.routed_scaling))?;
         let y = match shared {
             Some(shared) => sum.add(shared.as_dtype(Dtype::Float32)?)?,
             None => sum,
         };
+        let RoutedRows { choices, rows, .. } = routed;
         if let Some(trace) = trace {
-            let RoutedRows { choices, .. } = routed;
-            let (experts, weights) = (choices.experts, choices.weights);
+            let Choices { experts, weights } = choices.clone();
             trace.layers.push(LayerRouting { layer: self.layer, experts, weights });
         }
+        experts.keep_staging(Staging { logits: host, choices, rows });
         Ok(y.as_dtype(laguna_shared::compute::mlx::array::activation_dtype(self.activation))?)
     }
 }

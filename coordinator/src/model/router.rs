@@ -49,8 +49,16 @@ impl Selection {
     ///
     /// Equal selection scores go to the lower id. Rows with NaN logits still get `top_k` experts.
     pub fn choose(&self, logits: &[f32]) -> Choices {
-        let experts = self.bias.len();
         let mut choices = Choices::default();
+        self.choose_into(logits, &mut choices);
+        choices
+    }
+
+    /// [`choose`](Self::choose), in place of what `choices` held.
+    pub fn choose_into(&self, logits: &[f32], choices: &mut Choices) {
+        choices.experts.clear();
+        choices.weights.clear();
+        let experts = self.bias.len();
         let mut scores = Vec::with_capacity(experts);
         let mut order: Vec<u16> = Vec::with_capacity(experts);
         for row in logits.chunks_exact(experts) {
@@ -69,7 +77,6 @@ impl Selection {
             choices.experts.extend(order.iter().map(|&e| ExpertId(e)));
             choices.weights.extend(order.iter().map(|&e| scores[usize::from(e)] / divisor));
         }
-        choices
     }
 
     fn score(&self, logits: &[f32], scores: &mut Vec<f32>) {

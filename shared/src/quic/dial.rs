@@ -6,17 +6,15 @@ use std::time::{Duration, Instant};
 
 use laguna_topology::address::ParseAddressError;
 use laguna_topology::{Address, Pin};
-use quinn::{ClientConfig, Connection, Endpoint, RecvStream, SendStream};
-use tokio::time::{sleep, timeout_at};
+use quinn::ClientConfig;
 
+use super::drive::{Conn, ConnId, Drive};
+use super::end;
 use super::identity::{Identity, SERVER_NAME};
 use super::path::{self, End};
 use super::probe::{INTERVAL, Probe};
-use super::{end, tls};
+use super::tls::{self, Pinned};
 use crate::session::{Fault, Missing};
-
-/// A connection with its one stream, or why there is none.
-pub(crate) type Dialled = Result<(Connection, SendStream, RecvStream), Fault>;
 
 /// What it takes to reach one worker.
 #[derive(Clone, Debug)]
@@ -40,33 +38,70 @@ impl Dial {
         best.copied().ok_or_else(|| cannot("no address".to_owned()))
     }
 
-    /// Connects, authenticates and opens the stream, within the timeout.
-    pub(crate) async fn run(
-        self,
-        endpoint: Endpoint,
+    /// Begins to connect.
+    pub(crate) fn start(
+        &self,
+        drive: &mut Drive,
         remote: SocketAddr,
-        identity: Arc<Identity>,
-    ) -> Dialled {
-        let deadline = Instant::now() + self.timeout;
-        let missing = || Fault::TimedOut { missing: Missing::Connection, after: self.timeout };
+        identity: &Identity,
+        now: Instant,
+    ) -> Result<Dialling, Fault> {
         let local = |error: &dyn ToString| Fault::Local(error.to_string());
-
-        let (crypto, pinned) = tls::client(&identity, self.pin).map_err(|error| local(&error))?;
+        let (crypto, pinned) = tls::client(identity, self.pin).map_err(|error| local(&error))?;
         let mut config = ClientConfig::new(Arc::new(crypto));
         let bound = path::datagram_bound(remote.ip(), self.mtu);
         config.transport_config(Arc::new(path::transport(bound, End::Coordinator)));
-        let connecting = endpoint.connect_with(config, remote, SERVER_NAME).map_err(|error| local(&error))?;
+        let conn = drive.connect(config, remote, SERVER_NAME, now).map_err(|error| local(&error))?;
+        Ok(Dialling {
+            conn,
+            pin: self.pin,
+            pinned,
+            // Without one the timeout has to do.
+            probe: Probe::new(remote).ok(),
+            next_probe: now,
+            deadline: now + self.timeout,
+            after: self.timeout,
+        })
+    }
+}
 
-        let connection = tokio::select! {
-            connected = timeout_at(deadline.into(), connecting) => {
-                let connected = connected.map_err(|_| missing())?;
-                connected.map_err(|error| end::of_handshake(error, self.pin, &pinned))?
+/// A connection that is being made.
+#[derive(Debug)]
+pub(crate) struct Dialling {
+    pub(crate) conn: ConnId,
+    pin: Pin,
+    pinned: Arc<Pinned>,
+    /// Tells when the system says that nothing listens there.
+    probe: Option<Probe>,
+    next_probe: Instant,
+    deadline: Instant,
+    after: Duration,
+}
+
+impl Dialling {
+    /// Whether the connection stands, its stream open, or why it never will; `None` while that is open.
+    pub(crate) fn poll(&mut self, conn: &mut Conn, now: Instant) -> Option<Result<(), Fault>> {
+        if let Some(error) = conn.lost() {
+            return Some(Err(end::of_handshake(error.clone(), self.pin, &self.pinned)));
+        }
+        if conn.is_connected() && conn.open() {
+            return Some(Ok(()));
+        }
+        if now >= self.deadline {
+            return Some(Err(Fault::TimedOut { missing: Missing::Connection, after: self.after }));
+        }
+        if now >= self.next_probe {
+            self.next_probe = now + INTERVAL;
+            if let Some(Err(gone)) = self.probe.as_mut().map(Probe::ask) {
+                return Some(Err(Fault::PeerGone(gone)));
             }
-            gone = absent(remote) => return Err(gone),
-        };
-        let stream = timeout_at(deadline.into(), connection.open_bi()).await.map_err(|_| missing())?;
-        let (send, recv) = stream.map_err(|error| end::of_handshake(error, self.pin, &pinned))?;
-        Ok((connection, send, recv))
+        }
+        None
+    }
+
+    /// When to poll again at the latest.
+    pub(crate) fn due(&self) -> Instant {
+        self.deadline.min(self.next_probe)
     }
 }
 
@@ -75,18 +110,5 @@ pub(crate) fn any(remote: IpAddr) -> SocketAddr {
     match remote {
         IpAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
         IpAddr::V6(_) => ([0_u16; 8], 0).into(),
-    }
-}
-
-/// Ends when the system says that nothing listens at `remote`.
-async fn absent(remote: SocketAddr) -> Fault {
-    let Ok(mut probe) = Probe::new(remote) else {
-        return std::future::pending().await;
-    };
-    loop {
-        if let Err(gone) = probe.ask() {
-            return Fault::PeerGone(gone);
-        }
-        sleep(INTERVAL).await;
     }
 }

@@ -1,11 +1,13 @@
 //! How the end of a connection reads as a fault.
 
 use laguna_topology::Pin;
-use quinn::{ConnectionError, ReadError, VarInt, WriteError};
+use quinn::{ConnectionError, VarInt};
 
+use super::drive::StreamError;
 use super::tls::{ALPN, Pinned};
 use crate::session::{Fault, Gone, Misbehaviour};
 use crate::wire::{CloseCode, Mismatch, Subject};
+
 /// The code of a close, for quinn.
 pub(crate) fn code(close: CloseCode) -> VarInt {
     VarInt::from_u64(close.number()).unwrap_or(VarInt::MAX)
@@ -48,25 +50,9 @@ pub(crate) fn of_connection(error: ConnectionError) -> Fault {
     }
 }
 
-/// Why nothing can be read any more.
-pub(crate) fn of_read(error: ReadError) -> Fault {
-    match error {
-        ReadError::ConnectionLost(error) => of_connection(error),
-        ReadError::Reset(_)
-        | ReadError::ClosedStream
-        | ReadError::IllegalOrderedRead
-        | ReadError::ZeroRttRejected => Fault::PeerMisbehaved(Misbehaviour::StreamEnded),
-    }
-}
-
-/// Why nothing can be written any more.
-pub(crate) fn of_write(error: WriteError) -> Fault {
-    match error {
-        WriteError::ConnectionLost(error) => of_connection(error),
-        WriteError::Stopped(_) | WriteError::ClosedStream | WriteError::ZeroRttRejected => {
-            Fault::PeerMisbehaved(Misbehaviour::StreamEnded)
-        }
-    }
+/// Why the stream gives or takes nothing any more, on a connection that is up.
+pub(crate) fn of_stream(_: StreamError) -> Fault {
+    Fault::PeerMisbehaved(Misbehaviour::StreamEnded)
 }
 
 /// The TLS alert in a QUIC error code, if it is one: 0x100 + alert.

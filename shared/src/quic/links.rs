@@ -1,25 +1,24 @@
 //! The coordinator's end of every link, over QUIC, on the thread that calls it.
 //!
-//! The runtime runs only inside these methods. There is no reactor thread and no channel: each sleep and wake-up between
+//! Bytes move only inside these methods. There is no reactor thread and no channel: each sleep and wake-up between
 //! threads costs 5 µs and more, and a token makes 47 round trips.
 
-use std::future::poll_fn;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use laguna_topology::Pin;
-use quinn::{Endpoint, TokioRuntime};
-use tokio::runtime::{Builder, Runtime};
-use tokio::task::{JoinHandle, yield_now};
-use tokio::time::timeout_at;
+use rustix::event::PollFd;
 
-use super::dial::{Dial, Dialled, any};
+use super::dial::{Dial, Dialling, any};
+use super::drive::wait::{Spin, sleep};
+use super::drive::{ConnId, Drive};
+use super::end;
+use super::host::{Host, Listener};
 use super::identity::Identity;
 use super::path;
-use super::server::{Listener, ServeError, ServeSettings, never};
+use super::server::{ServeError, ServeSettings};
 use super::wire::Wire;
 use crate::compute::ExpertBatch;
 use crate::session::{
@@ -40,29 +39,36 @@ pub struct Peer {
     pub mtu: Option<u16>,
 }
 
-/// How long a coordinator waits, for what.
+/// How a coordinator waits, how long, and for what.
 #[derive(Clone, Copy, Debug)]
 pub struct QuicSettings {
     /// For the handshake with a worker. Defaults to 5 seconds.
     pub connect_timeout: Duration,
     /// For welcome and replies.
     pub caller: CallerSettings,
+    /// Whether to spin for a while for each reply, rather than to sleep at once: see [`spins`](super::spins). Defaults
+    /// to no.
+    pub spin: bool,
 }
 
 impl Default for QuicSettings {
     fn default() -> Self {
-        Self { connect_timeout: Duration::from_secs(5), caller: CallerSettings::default() }
+        Self { connect_timeout: Duration::from_secs(5), caller: CallerSettings::default(), spin: false }
     }
 }
 
-/// Links over QUIC. Must be made, used and dropped outside any tokio runtime, on one thread at a time.
+/// Links over QUIC.
 pub struct QuicLinks {
-    runtime: Runtime,
     identity: Arc<Identity>,
     dials: Vec<Dial>,
-    endpoints: Endpoints,
+    /// One for each address family in use: a wake-up finds every worker's replies at once.
+    drives: Vec<Drive>,
+    /// Workers on this thread: `--loopback-quic`.
+    hosts: Vec<Host>,
     board: Switchboard,
-    wires: Vec<Option<Wire>>,
+    /// Each with its drive.
+    wires: Vec<Option<(usize, Wire)>>,
+    spin: bool,
 }
 
 impl QuicLinks {
@@ -75,13 +81,7 @@ impl QuicLinks {
         peers: Vec<Peer>,
         settings: QuicSettings,
     ) -> Result<Self, ConnectError> {
-        match runtime() {
-            Ok(runtime) => Self::greet_all(runtime, identity, peers, settings),
-            Err(error) => {
-                let expected = peers.into_iter().map(|peer| (peer.address.into(), peer.hello)).collect();
-                Err(everywhere(expected, &error))
-            }
-        }
+        Self::greet_all(Vec::new(), identity, peers, settings)
     }
 
     /// Real QUIC over 127.0.0.1 to workers that run on this very thread, with keys made in memory: `--loopback-quic`.
@@ -93,13 +93,16 @@ impl QuicLinks {
     pub fn loopback(workers: Vec<InMemoryWorker>, settings: QuicSettings) -> Result<Self, ConnectError> {
         let expected = workers.iter().map(|worker| (LOOPBACK.into(), worker.hello.clone())).collect();
         match start_workers(workers) {
-            Ok((runtime, identity, peers)) => Self::greet_all(runtime, identity, peers, settings),
+            // There is nobody else to wait for, so nothing to spin for.
+            Ok((hosts, identity, peers)) => {
+                Self::greet_all(hosts, identity, peers, QuicSettings { spin: false, ..settings })
+            }
             Err(error) => Err(everywhere(expected, &error)),
         }
     }
 
     fn greet_all(
-        runtime: Runtime,
+        hosts: Vec<Host>,
         identity: Identity,
         peers: Vec<Peer>,
         settings: QuicSettings,
@@ -113,42 +116,78 @@ impl QuicLinks {
             })
             .unzip();
         let mut links = Self {
-            runtime,
             identity: Arc::new(identity),
-            endpoints: Endpoints::default(),
+            drives: Vec::new(),
+            hosts,
             board: Switchboard::new(shards, settings.caller, Instant::now()),
             wires: dials.iter().map(|_| None).collect(),
             dials,
+            spin: settings.spin,
         };
         // All dial at once, and only when the slowest has an answer do the sessions' deadlines begin.
-        let dialling: Vec<_> = (0..links.dials.len()).map(|link| links.dial(link)).collect();
-        let dialled: Vec<_> = dialling.into_iter().map(|dialling| links.join(dialling)).collect();
+        let dialling = (0..links.dials.len()).map(|link| links.dial(link)).collect();
+        let dialled = links.join(dialling);
         dialled.into_iter().enumerate().for_each(|(link, dialled)| links.start(link, dialled));
         let greetings: Vec<_> = (0..links.dials.len()).map(|link| links.greet(link)).collect();
         let errors: Vec<_> = greetings.into_iter().filter_map(Result::err).collect();
         if errors.is_empty() { Ok(links) } else { Err(ConnectError(errors)) }
     }
 
-    /// Begins to connect.
-    fn dial(&mut self, link: usize) -> Result<JoinHandle<Dialled>, Fault> {
-        let dial = self.dials[link].clone();
-        let remote = dial.resolve()?;
-        let endpoint = self.endpoints.towards(&self.runtime, remote.ip());
-        let endpoint =
-            endpoint.map_err(|error| Fault::Local(format!("cannot open a UDP socket: {error}")))?;
-        Ok(self.runtime.spawn(dial.run(endpoint, remote, self.identity.clone())))
+    /// Begins to connect, on the drive that it returns.
+    fn dial(&mut self, link: usize) -> Result<(usize, Dialling), Fault> {
+        let remote = self.dials[link].resolve()?;
+        let cannot = |error: io::Error| Fault::Local(format!("cannot open a UDP socket: {error}"));
+        let at = self.drive_towards(remote.ip()).map_err(cannot)?;
+        let now = Instant::now();
+        Ok((at, self.dials[link].start(&mut self.drives[at], remote, &self.identity, now)?))
     }
 
-    /// Waits for a connection.
-    fn join(&self, dialling: Result<JoinHandle<Dialled>, Fault>) -> Dialled {
-        self.runtime.block_on(dialling?).unwrap_or_else(|error| Err(Fault::Local(error.to_string())))
+    fn drive_towards(&mut self, remote: IpAddr) -> io::Result<usize> {
+        let found = self.drives.iter().position(|drive| drive.address().is_ipv4() == remote.is_ipv4());
+        if let Some(at) = found {
+            return Ok(at);
+        }
+        self.drives.push(Drive::new(path::socket(any(remote))?, path::endpoint(), None)?);
+        Ok(self.drives.len() - 1)
+    }
+
+    /// Waits until every connection stands or never will.
+    fn join(&mut self, mut dialling: Vec<Result<(usize, Dialling), Fault>>) -> Vec<Dialled> {
+        let mut dialled: Vec<Option<Dialled>> = dialling.iter().map(|_| None).collect();
+        loop {
+            let again = self.turn(true);
+            let now = Instant::now();
+            let mut due = None;
+            for (dialling, dialled) in dialling.iter_mut().zip(&mut dialled) {
+                match dialling {
+                    _ if dialled.is_some() => {}
+                    Err(fault) => *dialled = Some(Err(fault.clone())),
+                    Ok((at, dialling)) => {
+                        let drive = &mut self.drives[*at];
+                        let outcome = drive.conn(dialling.conn).and_then(|conn| dialling.poll(conn, now));
+                        if outcome.is_none() {
+                            due = earlier(due, Some(dialling.due()));
+                        } else if let Some(Err(_)) = outcome {
+                            close(drive, dialling.conn, CloseCode::Done);
+                        }
+                        *dialled = outcome.map(|outcome| outcome.map(|()| (*at, Wire::new(dialling.conn))));
+                    }
+                }
+            }
+            if dialled.iter().all(Option::is_some) {
+                return dialled.into_iter().flatten().collect();
+            }
+            if !again {
+                self.sleep(due);
+            }
+        }
     }
 
     /// Starts a session on a connection, or notes why there is none.
     fn start(&mut self, link: usize, dialled: Dialled) {
         self.board.restart(link, Instant::now());
         match dialled {
-            Ok((connection, send, recv)) => self.wires[link] = Some(Wire::new(connection, send, recv)),
+            Ok(wire) => self.wires[link] = Some(wire),
             Err(fault) => self.board.caller(link).handle_closed(fault),
         }
     }
@@ -163,77 +202,103 @@ impl QuicLinks {
         }
     }
 
-    /// Blocks until a session has something to say (this one, or any), or time has come for something.
-    ///
-    /// What the others have to say meanwhile is kept; it must not end the wait, or the runtime would never run.
+    /// Blocks until a session has something to say: this one, or any. What the others have to say meanwhile is kept.
     fn wait(&mut self, link: Option<usize>) {
-        let Self { runtime, board, wires, .. } = self;
-        let mut due = board.poll_timeout();
-        for (link, wire) in wires.iter().enumerate() {
-            let probe = wire.as_ref().and_then(|wire| wire.probe_due(board.caller(link)));
-            due = [due, probe].into_iter().flatten().min();
-        }
-        let moved = poll_fn(|cx| {
-            let mut moved = Poll::Pending;
-            for (at, wire) in wires.iter_mut().enumerate() {
-                let caller = board.caller(at);
-                if let Some(wire) = wire {
-                    wire.poll(caller, cx);
-                }
-                if caller.has_event() && link.is_none_or(|link| link == at) {
-                    moved = Poll::Ready(());
-                }
+        let spin = Spin::new(self.spin, Instant::now());
+        let mut look = self.spin || self.has_many_sockets();
+        loop {
+            let again = self.turn(look);
+            if self.has_event(link) {
+                return;
             }
-            moved
-        });
-        let on_time = runtime.block_on(async {
-            match due {
-                Some(due) => timeout_at(due.into(), moved).await.is_ok(),
-                None => {
-                    moved.await;
-                    true
-                }
-            }
-        });
-        if !on_time {
             let now = Instant::now();
-            self.board.handle_timeout(now);
-            for (link, wire) in self.wires.iter_mut().enumerate() {
-                if let Some(wire) = wire {
-                    wire.ask(self.board.caller(link), now);
-                }
+            let due = self.tick(now);
+            if self.has_event(link) {
+                return;
             }
+            if again {
+                continue;
+            }
+            let spins = spin.goes_on(now);
+            if !spins {
+                self.sleep(due);
+            }
+            look = spins || self.has_many_sockets();
         }
     }
 
-    /// Moves bytes on every link without blocking, and lets them leave this process.
-    fn pump(&mut self) {
-        let Self { runtime, board, wires, .. } = self;
-        runtime.block_on(async {
-            // Twice: what arrives in the first turn may make room for what waits.
-            for _ in 0..2 {
-                poll_fn(|cx| {
-                    for (link, wire) in wires.iter_mut().enumerate() {
-                        if let Some(wire) = wire {
-                            wire.poll(board.caller(link), cx);
-                        }
-                    }
-                    Poll::Ready(())
-                })
-                .await;
-                yield_now().await;
+    /// Whether sleeping is on several sockets, and does not read them.
+    fn has_many_sockets(&self) -> bool {
+        self.drives.len() + self.hosts.len() != 1
+    }
+
+    fn has_event(&mut self, link: Option<usize>) -> bool {
+        let links = link.map_or(0..self.board.len(), |link| link..link + 1);
+        links.into_iter().any(|link| self.board.caller(link).has_event())
+    }
+
+    /// Lets the sessions see the time, and asks for workers that have been silent. Returns when to do so again.
+    fn tick(&mut self, now: Instant) -> Option<Instant> {
+        let mut due = self.board.poll_timeout();
+        if due.is_some_and(|due| due <= now) {
+            self.board.handle_timeout(now);
+            due = self.board.poll_timeout();
+        }
+        for (link, wire) in self.wires.iter_mut().enumerate() {
+            let Some((at, wire)) = wire else { continue };
+            let caller = self.board.caller(link);
+            if let Some(conn) = self.drives[*at].conn(wire.conn) {
+                wire.ask(conn, caller, now);
             }
-        });
+            due = earlier(due, wire.probe_due(caller));
+        }
+        due
+    }
+
+    /// Moves bytes on every link without blocking, after a look at the sockets or without. Returns whether to turn again at
+    /// once.
+    fn turn(&mut self, look: bool) -> bool {
+        let Self { drives, hosts, board, wires, .. } = self;
+        let now = Instant::now();
+        let mut again = false;
+        for drive in drives.iter_mut() {
+            again |= drive.advance(look, now);
+        }
+        for (link, wire) in wires.iter_mut().enumerate() {
+            if let Some((at, wire)) = wire
+                && let Some(conn) = drives[*at].conn(wire.conn)
+            {
+                wire.pump(conn, board.caller(link));
+            }
+        }
+        drives.iter_mut().for_each(|drive| drive.flush(now));
+        for host in hosts {
+            again |= host.turn(look);
+        }
+        again
+    }
+
+    /// Sleeps until a datagram comes, a timer of the connections is due, or until then.
+    fn sleep(&mut self, until: Option<Instant>) {
+        let Self { drives, hosts, .. } = self;
+        let due = drives.iter().map(Drive::due).chain(hosts.iter().map(Host::due)).flatten().min();
+        let due = earlier(due, until);
+        match (drives.as_mut_slice(), hosts.as_slice()) {
+            ([drive], []) => drive.sleep(due),
+            _ => {
+                let drives = drives.iter().map(Drive::poll_fd);
+                let mut all: Vec<PollFd<'_>> = drives.chain(hosts.iter().map(Host::poll_fd)).collect();
+                sleep(&mut all, due);
+            }
+        }
     }
 
     /// Ends the connection of a link that is down.
     fn hang_up(&mut self, error: &ShardError) {
-        if error.fault.leaves_link_up() {
-            return;
-        }
-        if let Some(wire) = self.wires[error.link].take() {
-            wire.close(error.fault.close_code());
-            self.runtime.block_on(yield_now());
+        if !error.fault.leaves_link_up()
+            && let Some((at, wire)) = self.wires[error.link].take()
+        {
+            close(&mut self.drives[at], wire.conn, error.fault.close_code());
         }
     }
 }
@@ -244,20 +309,17 @@ impl Links for QuicLinks {
     }
 
     fn send(&mut self, link: usize, batch: &ExpertBatch<'_>) -> Result<CallId, ShardError> {
-        let call = self.board.call(link, batch, Instant::now())?;
-        let (caller, wire) = (self.board.caller(link), &mut self.wires[link]);
-        if let Some(wire) = wire {
-            self.runtime.block_on(async {
-                poll_fn(|cx| {
-                    if let Err(fault) = wire.write(caller, cx) {
-                        caller.handle_closed(fault);
-                    }
-                    Poll::Ready(())
-                })
-                .await;
-                // The connection's own task puts the bytes into datagrams; this lets it run before the engine computes.
-                yield_now().await;
-            });
+        let now = Instant::now();
+        let call = self.board.call(link, batch, now)?;
+        if let Some((at, wire)) = &mut self.wires[link] {
+            let (drive, caller) = (&mut self.drives[*at], self.board.caller(link));
+            if let Some(conn) = drive.conn(wire.conn)
+                && let Err(fault) = wire.write(conn, caller)
+            {
+                caller.handle_closed(fault);
+            }
+            // The call leaves before the engine computes on.
+            drive.flush(now);
         }
         Ok(call)
     }
@@ -271,7 +333,9 @@ impl Links for QuicLinks {
                     return Err(error);
                 }
                 None if self.board.is_waiting() => self.wait(None),
-                None => return Ok(None),
+                // The end of a link may have come behind the last reply.
+                None if self.turn(true) => {}
+                None => return self.board.poll().transpose().inspect_err(|error| self.hang_up(error)),
             }
         }
     }
@@ -281,7 +345,7 @@ impl Links for QuicLinks {
     }
 
     fn progress(&mut self) {
-        self.pump();
+        while self.turn(true) {}
         // With calls in flight `recv` tells; without any, nobody else would take note of a worker that has gone.
         while !self.board.is_waiting()
             && let Some(event) = self.board.poll()
@@ -298,71 +362,61 @@ impl Links for QuicLinks {
     }
 
     fn reconnect(&mut self, link: usize) -> Result<(), ShardError> {
-        if let Some(wire) = self.wires[link].take() {
-            wire.close(CloseCode::Done);
+        if let Some((at, wire)) = self.wires[link].take() {
+            close(&mut self.drives[at], wire.conn, CloseCode::Done);
         }
         let dialling = self.dial(link);
-        let dialled = self.join(dialling);
-        self.start(link, dialled);
+        for dialled in self.join(vec![dialling]) {
+            self.start(link, dialled);
+        }
         self.greet(link)
     }
 }
 
 impl Drop for QuicLinks {
     fn drop(&mut self) {
-        for wire in self.wires.iter().flatten() {
-            wire.close(CloseCode::Done);
+        for (at, wire) in self.wires.iter().flatten() {
+            close(&mut self.drives[*at], wire.conn, CloseCode::Done);
         }
-        // Enough for each connection's task, then the endpoint's, to put the close on the wire.
-        self.runtime.block_on(async {
-            for _ in 0..3 {
-                yield_now().await;
-            }
-        });
     }
 }
 
-/// One socket for each address family in use: a wake-up finds every worker's replies at once.
-#[derive(Default)]
-struct Endpoints {
-    v4: Option<Endpoint>,
-    v6: Option<Endpoint>,
-}
+/// A connection with its drive, its stream open, or why there is none.
+type Dialled = Result<(usize, Wire), Fault>;
 
-impl Endpoints {
-    fn towards(&mut self, runtime: &Runtime, remote: IpAddr) -> io::Result<Endpoint> {
-        let slot = if remote.is_ipv4() { &mut self.v4 } else { &mut self.v6 };
-        if let Some(endpoint) = slot {
-            return Ok(endpoint.clone());
-        }
-        let _inside = runtime.enter();
-        let socket = path::socket(any(remote))?;
-        let endpoint = Endpoint::new(path::endpoint(), None, socket, Arc::new(TokioRuntime))?;
-        Ok(slot.insert(endpoint).clone())
+/// Closes a connection and lets go of it; the close leaves at once.
+fn close(drive: &mut Drive, conn: ConnId, close: CloseCode) {
+    let now = Instant::now();
+    if let Some(conn) = drive.conn(conn) {
+        conn.close(now, end::code(close), close.to_string().into());
     }
+    drive.release(conn);
+    drive.flush(now);
 }
 
-/// One worker a task, each on a port of its own, all with keys made just now.
-fn start_workers(workers: Vec<InMemoryWorker>) -> Result<(Runtime, Identity, Vec<Peer>), ServeError> {
-    let runtime = runtime().map_err(ServeError::Runtime)?;
+fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    a.into_iter().chain(b).min()
+}
+
+/// One worker a host, each on a port of its own, all with keys made just now.
+fn start_workers(workers: Vec<InMemoryWorker>) -> Result<(Vec<Host>, Identity, Vec<Peer>), ServeError> {
     let identity = Identity::generate()?;
-    let start = |InMemoryWorker { hello, welcome, bank }| {
+    let (mut hosts, mut peers) = (Vec::new(), Vec::new());
+    for InMemoryWorker { hello, welcome, bank } in workers {
         let keys = Identity::generate()?;
         let pin = keys.pin();
-        let listen = ([127, 0, 0, 1], 0).into();
-        let settings =
-            ServeSettings { identity: keys, listen, coordinators: vec![identity.pin()], mtu: None };
-        let listener = Listener::bind(&runtime, &settings)?.quiet();
-        let address = listener.address().to_string();
-        runtime.spawn(listener.accept(Arc::new(welcome), bank, never()));
-        Ok(Peer { address, pin, hello, mtu: None })
-    };
-    let peers = workers.into_iter().map(start).collect::<Result<_, ServeError>>()?;
-    Ok((runtime, identity, peers))
-}
-
-fn runtime() -> io::Result<Runtime> {
-    Builder::new_current_thread().enable_io().enable_time().build()
+        let listener = Listener::bind(&ServeSettings {
+            identity: keys,
+            listen: ([127, 0, 0, 1], 0).into(),
+            coordinators: vec![identity.pin()],
+            mtu: None,
+            spin: false,
+        })?
+        .quiet();
+        peers.push(Peer { address: listener.address().to_string(), pin, hello, mtu: None });
+        hosts.push(listener.serve(welcome, bank));
+    }
+    Ok((hosts, identity, peers))
 }
 
 /// One local reason why no shard can be reached.

@@ -46,7 +46,6 @@ pub(crate) fn transport(bound: u16, end: End) -> TransportConfig {
     config
         .min_mtu(SMALLEST) // From 16384 on quinn-proto panics: Initials are padded to it.
         .mtu_discovery_config(Some(discovery))
-        .enable_segmentation_offload(bound <= OFFLOAD_LIMIT)
         .ack_frequency_config(Some(acks))
         .congestion_controller_factory(Arc::new(LinkWindowFactory))
         .stream_receive_window(VarInt::from_u32(16 * 1024 * 1024))
@@ -118,9 +117,6 @@ const LARGEST: u16 = if cfg!(target_os = "macos") { 16_356 } else { 65_507 };
 
 /// Bytes every QUIC path carries; where discovery starts.
 const SMALLEST: u16 = 1200;
-
-/// Above this quinn's batches of 10 segments pass 65,507 bytes; the kernel refuses them, and quinn takes that for loss.
-const OFFLOAD_LIMIT: u16 = 6550;
 
 /// Largest datagram on a real link.
 const JUMBO: u16 = 9000;

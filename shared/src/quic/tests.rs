@@ -6,13 +6,14 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use quinn::{ClientConfig, Connection, Endpoint};
+use quinn::{ClientConfig, Endpoint};
 
 mod actors;
+mod interop;
 
-use actors::{BusyBank, Puppet, Worker, runtime, welcome_line};
+use actors::{BusyBank, Puppet, Worker, dial, runtime, welcome_line};
 
-use super::dial::{Dial, any};
+use super::dial::any;
 use super::identity::SERVER_NAME;
 use super::*;
 use crate::compute::{ActivationType, ExpertBatch};
@@ -68,6 +69,34 @@ fn two_workers_answer_and_one_drains() {
     assert_eq!(gone.unwrap_err().fault, Fault::PeerGone(Gone::Closed(CloseCode::Draining)));
     assert_eq!(reply.unwrap().unwrap().link(), 1);
     assert_eq!(links.send(0, &low.batch()).unwrap_err().fault, Fault::Down);
+}
+
+/// Calls closer than a spinning end's patience, and further apart; spinning and sleeping ends in every combination.
+#[test]
+fn an_end_may_spin_or_sleep_whatever_the_other_does() {
+    let identity = Identity::generate().unwrap();
+    for (here, there) in [(true, true), (true, false), (false, true), (false, false)] {
+        let settings = ServeSettings {
+            identity: Identity::generate().unwrap(),
+            listen: ([127, 0, 0, 1], 0).into(),
+            coordinators: vec![identity.pin()],
+            mtu: None,
+            spin: there,
+        };
+        let busy = BusyBank(ScaleBank(ExpertRange::new(0, 8)), || sleep(Duration::from_millis(6)));
+        let worker = Worker::serve(0, Box::new(busy), &settings);
+        let settings = QuicSettings { spin: here, ..QuicSettings::default() };
+        let mut links = QuicLinks::connect(identity.clone(), vec![worker.peer.clone()], settings).unwrap();
+        let rows = Rows::to(&[&[1, 2], &[3]]);
+        for pause in [0, 0, 1, 10, 0] {
+            sleep(Duration::from_millis(pause));
+            links.send(0, &rows.batch()).unwrap();
+            assert_eq!(links.recv().unwrap().unwrap().sums(), rows.sums());
+        }
+        // A worker that spins is stopped like any other.
+        worker.stop();
+        notice_while_idle(&mut links);
+    }
 }
 
 #[test]
@@ -222,16 +251,8 @@ fn a_worker_closes_on_garbage_and_oversize_frames() {
 /// Sends bytes as an admitted coordinator; what the worker answers, and the code it closes with.
 fn say(identity: &Identity, peer: &Peer, bytes: &[u8]) -> (Vec<u8>, CloseCode) {
     runtime().block_on(async {
-        let dial = Dial {
-            address: peer.address.as_str().into(),
-            pin: peer.pin,
-            mtu: None,
-            timeout: Duration::from_secs(5),
-        };
-        let remote = dial.resolve().unwrap();
-        let endpoint = Endpoint::client(any(remote.ip())).unwrap();
-        let (connection, mut send, mut recv): (Connection, _, _) =
-            dial.run(endpoint, remote, Arc::new(identity.clone())).await.unwrap();
+        let connection = dial(identity, peer).await;
+        let (mut send, mut recv) = connection.open_bi().await.unwrap();
         send.write_all(bytes).await.unwrap();
         let answer = recv.read_to_end(100_000).await.unwrap_or_default();
         match connection.closed().await {
@@ -339,12 +360,12 @@ fn nobody_there_is_noticed_at_once_and_by_name() {
 fn a_slow_call_is_waited_for_and_finished_before_a_drain() {
     let identity = Identity::generate().unwrap();
     let bank = Box::new(BusyBank(ScaleBank(ExpertRange::new(0, 8)), || sleep(Duration::from_millis(700))));
-    let mut worker = Worker::with(0, bank, identity.pin());
+    let worker = Worker::with(0, bank, identity.pin());
     let mut links = connect(&identity, &[&worker.peer]).unwrap();
     let rows = Rows::to(&[&[1]]);
     links.send(0, &rows.batch()).unwrap();
     sleep(Duration::from_millis(100));
-    worker.stop.take().unwrap().send(()).unwrap();
+    worker.stop.stop();
     let reply = links.recv().unwrap().unwrap();
     assert_eq!(reply.sums(), rows.sums());
     assert!(reply.times().compute >= Duration::from_millis(700));

@@ -1,85 +1,57 @@
-//! Bytes between one session and one connection's stream, as far as they go without blocking.
+//! Bytes between the coordinator's session with one worker and the connection to it, as far as they go at once.
 
-use std::collections::VecDeque;
-use std::pin::{Pin, pin};
-use std::task::{Context, Poll};
 use std::time::Instant;
 
-use bytes::Bytes;
-use quinn::{Connection, ConnectionError, RecvStream, SendStream};
+use quinn::ConnectionError;
 
+use super::drive::{Conn, ConnId, Read, StreamError};
 use super::end;
 use super::probe::{INTERVAL, PATIENCE, Probe};
 use crate::session::{Caller, Fault};
-use crate::wire::CloseCode;
 
 /// The coordinator's connection to one worker.
+#[derive(Debug)]
 pub(crate) struct Wire {
-    connection: Connection,
-    send: SendStream,
-    recv: RecvStream,
-    /// Accepted from the session, not yet by the stream.
-    pending: VecDeque<Bytes>,
+    /// Where in its drive it is.
+    pub(crate) conn: ConnId,
     probe: Option<Probe>,
     next_probe: Option<Instant>,
-    /// The close that follows the end of the stream.
-    end: Option<Pin<Box<dyn Future<Output = ConnectionError> + Send>>>,
+    /// The worker has finished its stream: the close that says why comes next.
+    has_ended: bool,
 }
 
 impl Wire {
-    pub(crate) fn new(connection: Connection, send: SendStream, recv: RecvStream) -> Self {
-        Self { connection, send, recv, pending: VecDeque::new(), probe: None, next_probe: None, end: None }
+    pub(crate) fn new(conn: ConnId) -> Self {
+        Self { conn, probe: None, next_probe: None, has_ended: false }
     }
 
-    /// Moves what can be moved; `cx` is woken when to try again.
-    pub(crate) fn poll(&mut self, caller: &mut Caller, cx: &mut Context<'_>) {
+    /// Moves what can be moved.
+    pub(crate) fn pump(&mut self, conn: &mut Conn, caller: &mut Caller) {
         if caller.fault().is_none()
-            && let Err(fault) = self.write(caller, cx).and_then(|()| self.read(caller, cx))
+            && let Err(fault) = self.write(conn, caller).and_then(|()| self.read(conn, caller))
         {
             caller.handle_closed(fault);
         }
     }
 
     /// Writes what the stream takes now.
-    pub(crate) fn write(&mut self, caller: &mut Caller, cx: &mut Context<'_>) -> Result<(), Fault> {
+    pub(crate) fn write(&mut self, conn: &mut Conn, caller: &mut Caller) -> Result<(), Fault> {
         while let Some(bytes) = caller.poll_transmit() {
-            self.pending.push_back(bytes);
+            conn.queue(bytes);
         }
-        while let Some(first) = self.pending.front_mut() {
-            let written = pin!(self.send.write_chunks(std::slice::from_mut(first))).poll(cx);
-            match written {
-                Poll::Ready(Ok(_)) if first.is_empty() => drop(self.pending.pop_front()),
-                Poll::Ready(Ok(_)) => {}
-                Poll::Ready(Err(error)) => return Err(end::of_write(error)),
-                Poll::Pending => break,
-            }
-        }
-        Ok(())
+        conn.write().map(drop).map_err(|error| broken(conn, error))
     }
 
-    fn read(&mut self, caller: &mut Caller, cx: &mut Context<'_>) -> Result<(), Fault> {
-        if self.end.is_some() {
-            return self.read_end(cx);
-        }
-        loop {
-            let chunk = pin!(self.recv.read_chunk(usize::MAX, true)).poll(cx);
-            match chunk {
-                Poll::Ready(Ok(Some(chunk))) => caller.handle_bytes(&chunk.bytes, Instant::now()),
-                Poll::Ready(Ok(None)) => return self.read_end(cx),
-                Poll::Ready(Err(error)) => return Err(end::of_read(error)),
-                Poll::Pending => return Ok(()),
+    fn read(&mut self, conn: &mut Conn, caller: &mut Caller) -> Result<(), Fault> {
+        while !self.has_ended {
+            match conn.read().map_err(|error| broken(conn, error))? {
+                Read::Bytes(bytes) => caller.handle_bytes(&bytes, Instant::now()),
+                Read::Pending => break,
+                // The worker finishes before it closes; the close follows at once, or the deadline passes.
+                Read::End => self.has_ended = true,
             }
         }
-    }
-
-    /// The worker finishes its stream before it closes; the close says why and follows at once, or the deadline passes.
-    fn read_end(&mut self, cx: &mut Context<'_>) -> Result<(), Fault> {
-        let connection = self.connection.clone();
-        let end = self.end.get_or_insert_with(|| Box::pin(async move { connection.closed().await }));
-        match end.as_mut().poll(cx) {
-            Poll::Ready(error) => Err(end::of_connection(error)),
-            Poll::Pending => Ok(()),
-        }
+        conn.lost().map_or(Ok(()), |error| Err(end::of_connection(ConnectionError::clone(error))))
     }
 
     /// When the worker is to be asked for, given the oldest call in flight.
@@ -89,13 +61,13 @@ impl Wire {
     }
 
     /// Asks for the worker if that is due.
-    pub(crate) fn ask(&mut self, caller: &mut Caller, now: Instant) {
+    pub(crate) fn ask(&mut self, conn: &Conn, caller: &mut Caller, now: Instant) {
         if self.probe_due(caller).is_none_or(|due| now < due) {
             return;
         }
         self.next_probe = Some(now + INTERVAL);
         if self.probe.is_none() {
-            match Probe::new(self.connection.remote_address()) {
+            match Probe::new(conn.remote()) {
                 Ok(probe) => self.probe = Some(probe),
                 Err(error) => tracing::debug!(%error, "no probe: the call's deadline has to do"),
             }
@@ -104,9 +76,9 @@ impl Wire {
             caller.handle_closed(Fault::PeerGone(gone));
         }
     }
+}
 
-    /// Closes with a code. The bytes leave when the runtime runs next.
-    pub(crate) fn close(&self, close: CloseCode) {
-        self.connection.close(end::code(close), close.to_string().as_bytes());
-    }
+/// A lost connection says more than the stream it took along.
+fn broken(conn: &Conn, error: StreamError) -> Fault {
+    conn.lost().cloned().map_or_else(|| end::of_stream(error), end::of_connection)
 }

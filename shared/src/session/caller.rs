@@ -3,12 +3,14 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
 use super::fault::{Fault, Misbehaviour, Missing};
+use super::outbox::Outbox;
 use crate::compute::ExpertBatch;
 use crate::ids::LayerId;
-use crate::wire::dispatch::encode_call;
+use crate::wire::dispatch::{call_bytes, encode_call};
+use crate::wire::frame::CONTROL_LIMIT;
 use crate::wire::hello::GreetingError;
 use crate::wire::{
     CallId, ExpertReply, Failure, FailureCode, FrameBuffer, FrameDecoder, FrameKind, Hello,
@@ -73,7 +75,7 @@ pub struct Caller {
     decoder: FrameDecoder,
     control: FrameBuffer,
     spares: Vec<ExpertReply>,
-    out: BytesMut,
+    out: Outbox,
     in_flight: Vec<InFlight>,
     events: VecDeque<CallerEvent>,
 }
@@ -101,8 +103,8 @@ struct InFlight {
 impl Caller {
     /// A link whose transport has just been established.
     pub fn new(hello: Hello, settings: CallerSettings, now: Instant) -> Self {
-        let mut out = BytesMut::new();
-        let state = match hello.encode(&mut out) {
+        let mut out = Outbox::default();
+        let state = match hello.encode(out.buffer(CONTROL_LIMIT)) {
             Ok(()) => State::Greeting(now + settings.hello_timeout),
             Err(error) => State::Closed(Fault::BadCall(error)),
         };
@@ -178,7 +180,7 @@ impl Caller {
         if self.in_flight.len() >= MAX_CALLS_IN_FLIGHT {
             return Err(Fault::Saturated(self.in_flight.len()));
         }
-        encode_call(&mut self.out, id, batch).map_err(Fault::BadCall)?;
+        encode_call(self.out.buffer(call_bytes(batch)), id, batch).map_err(Fault::BadCall)?;
         self.in_flight.push(InFlight {
             call: id,
             layer: batch.layer,
@@ -213,7 +215,7 @@ impl Caller {
 
     /// Bytes to send, in order.
     pub fn poll_transmit(&mut self) -> Option<Bytes> {
-        if self.out.is_empty() { None } else { Some(self.out.split().freeze()) }
+        self.out.take()
     }
 
     /// The next thing that happened.

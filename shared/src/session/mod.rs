@@ -4,6 +4,7 @@
 //!
 //! - [`caller`]: the coordinator's end of one link: hello, calls in flight, deadlines
 //! - [`server`]: the worker's end of one link: hello check, calls, drain
+//! - `outbox`: what either end writes to, in memory that is used again
 //! - [`fault`]: what can go wrong, by who is at fault
 //! - [`links`]: the seam that the engine drives, whatever lies below it
 //! - [`memory`]: both ends in one process: `--loopback`
@@ -18,6 +19,7 @@ pub mod caller;
 pub mod fault;
 pub mod links;
 pub mod memory;
+mod outbox;
 pub mod server;
 
 #[cfg(test)]

@@ -4,10 +4,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
+use super::outbox::Outbox;
 use crate::compute::{BankError, ExpertBank, ExpertBatch};
-use crate::wire::dispatch::encode_reply;
+use crate::wire::dispatch::{encode_reply, reply_bytes};
+use crate::wire::frame::CONTROL_LIMIT;
 use crate::wire::hello::GreetingError;
 use crate::wire::{
     CallId, CloseCode, ExpertCall, Failure, FailureCode, FrameDecoder, FrameKind, Hello, MAX_CALLS_IN_FLIGHT,
@@ -64,7 +66,7 @@ pub struct Server {
     calls: VecDeque<(ExpertCall, Instant)>,
     spares: Vec<ExpertCall>,
     sums: Vec<f32>,
-    out: BytesMut,
+    out: Outbox,
     answered: u64,
 }
 
@@ -86,7 +88,7 @@ impl Server {
             calls: VecDeque::with_capacity(MAX_CALLS_IN_FLIGHT),
             spares: Vec::new(),
             sums: Vec::new(),
-            out: BytesMut::new(),
+            out: Outbox::default(),
             answered: 0,
         }
     }
@@ -140,7 +142,8 @@ impl Server {
                     queue: began.saturating_duration_since(arrived),
                     compute: clock().saturating_duration_since(began),
                 };
-                encode_reply(&mut self.out, call.id(), batch.layer, batch.hidden, &self.sums, times)
+                let out = self.out.buffer(reply_bytes(&self.sums));
+                encode_reply(out, call.id(), batch.layer, batch.hidden, &self.sums, times)
                     .map_err(|error| (FailureCode::Backend, error.to_string()))
             }
             Ok(()) => {
@@ -167,7 +170,7 @@ impl Server {
         }
         if matches!(self.state, State::Greeting(_)) {
             // A refusal that cannot be encoded leaves the close code to say it.
-            let _ = Refusal::Draining.encode(&mut self.out);
+            let _ = Refusal::Draining.encode(self.out.buffer(CONTROL_LIMIT));
         }
         self.close(ServerEnd::Draining);
     }
@@ -176,7 +179,7 @@ impl Server {
 
     /// Bytes to send, in order.
     pub fn poll_transmit(&mut self) -> Option<Bytes> {
-        if self.out.is_empty() { None } else { Some(self.out.split().freeze()) }
+        self.out.take()
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is due.
@@ -233,7 +236,7 @@ impl Server {
             Ok(hello) => match hello.check(&self.offer) {
                 Ok(()) => {
                     self.offer
-                        .encode(&mut self.out)
+                        .encode(self.out.buffer(CONTROL_LIMIT))
                         .map_err(|error| ServerEnd::Refused(error.to_string()))?;
                     self.state = State::Ready;
                     return Ok(());
@@ -246,7 +249,9 @@ impl Server {
             Err(GreetingError::Wire(error)) => Refusal::Malformed(error.to_string()),
         };
         let reason = refusal.to_string();
-        refusal.encode(&mut self.out).map_err(|error| ServerEnd::Refused(error.to_string()))?;
+        refusal
+            .encode(self.out.buffer(CONTROL_LIMIT))
+            .map_err(|error| ServerEnd::Refused(error.to_string()))?;
         Err(ServerEnd::Refused(reason))
     }
 
@@ -296,7 +301,7 @@ impl Server {
     }
 
     fn fail(&mut self, call: CallId, code: FailureCode, message: &str) {
-        if let Err(error) = Failure::new(call, code, message).encode(&mut self.out) {
+        if let Err(error) = Failure::new(call, code, message).encode(self.out.buffer(CONTROL_LIMIT)) {
             self.close(ServerEnd::PeerMisbehaved(error));
         }
     }

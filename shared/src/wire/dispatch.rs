@@ -17,7 +17,7 @@ use std::time::Duration;
 use bytes::{BufMut, BytesMut};
 use serde::{Deserialize, Serialize};
 
-use super::frame::{FrameBuffer, begin_frame};
+use super::frame::{FRAME_HEADER, FrameBuffer, begin_frame};
 use super::{FrameKind, WireError};
 use crate::compute::{ActivationType, ExpertBatch};
 use crate::ids::{ExpertId, LayerId};
@@ -62,6 +62,17 @@ pub struct WorkerTimes {
     pub queue: Duration,
     /// What the bank took. On the wire to the microsecond.
     pub compute: Duration,
+}
+
+/// Bytes of the frame that [`encode_call`] would append, at most.
+pub fn call_bytes(batch: &ExpertBatch<'_>) -> usize {
+    let before_rows = size_of_val(batch.weights) + size_of_val(batch.counts) + size_of_val(batch.experts);
+    FRAME_HEADER + HEADER + before_rows + ALIGNMENT as usize + batch.rows.len()
+}
+
+/// Bytes of the frame that [`encode_reply`] would append.
+pub fn reply_bytes(sums: &[f32]) -> usize {
+    FRAME_HEADER + HEADER + size_of_val(sums)
 }
 
 /// Appends a reply's frame: `sums` is `[rows, hidden]` for the call's rows.

@@ -64,7 +64,7 @@ pub fn begin_frame(out: &mut BytesMut, kind: FrameKind, payload: usize) -> Resul
         return Err(too_long());
     }
     let length = u32::try_from(payload).map_err(|_| too_long())?;
-    out.reserve((FRAME_HEADER + payload).max(if out.capacity() == 0 { OUT_BLOCK } else { 0 }));
+    out.reserve(FRAME_HEADER + payload);
     out.put_u32_le(length);
     out.put_u8(kind as u8);
     out.put_slice(&[0; 3]);
@@ -178,9 +178,6 @@ const WORD: usize = size_of::<u64>();
 
 /// Bytes set aside when a frame begins to arrive: one decode step's call or reply fits.
 const FIRST_ROOM: usize = 16 * 1024;
-
-/// First block of an outgoing buffer, so that several small frames share one allocation.
-const OUT_BLOCK: usize = 64 * 1024;
 
 #[cfg(test)]
 mod tests {

@@ -7,19 +7,20 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use laguna_topology::Pin;
-use quinn::{Endpoint, ServerConfig, TokioRuntime};
+use quinn::{ClientConfig, Connection, Endpoint, ServerConfig, TokioRuntime};
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::oneshot;
 
 use crate::compute::{BankError, ExpertBank, ExpertBatch};
 use crate::ids::ExpertRange;
-use crate::quic::{Identity, Peer, QuicServer, ServeSettings, path, restart, tls};
+use crate::quic::dial::any;
+use crate::quic::identity::SERVER_NAME;
+use crate::quic::{Identity, Peer, QuicServer, ServeSettings, Stopper, path, restart, tls};
 use crate::session::pair::{ScaleBank, greeting};
 
 /// A worker in a thread of its own.
 pub(super) struct Worker {
     pub(super) peer: Peer,
-    pub(super) stop: Option<oneshot::Sender<()>>,
+    pub(super) stop: Stopper,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -39,15 +40,20 @@ impl Worker {
         identity: Identity,
         listen: &str,
     ) -> Self {
-        let (hello, welcome) = greeting(shard, bank.range());
-        let pin = identity.pin();
+        let spin = false;
         let listen = listen.parse().unwrap();
-        let settings = ServeSettings { identity, listen, coordinators: vec![coordinator], mtu: None };
-        let server = QuicServer::bind(&settings).unwrap();
+        let settings = ServeSettings { identity, listen, coordinators: vec![coordinator], mtu: None, spin };
+        Self::serve(shard, bank, &settings)
+    }
+
+    pub(super) fn serve(shard: u16, bank: Box<dyn ExpertBank>, settings: &ServeSettings) -> Self {
+        let (hello, welcome) = greeting(shard, bank.range());
+        let pin = settings.identity.pin();
+        let server = QuicServer::bind(settings).unwrap();
         let peer = Peer { address: server.local_addr().to_string(), pin, hello, mtu: None };
-        let (stop, stopped) = oneshot::channel();
-        let thread = spawn(move || server.run(welcome, bank, async { drop(stopped.await) }));
-        Self { peer, stop: Some(stop), thread: Some(thread) }
+        let stop = server.stopper();
+        let thread = spawn(move || server.run(welcome, bank, || {}));
+        Self { peer, stop, thread: Some(thread) }
     }
 
     pub(super) fn stop(mut self) {
@@ -55,9 +61,7 @@ impl Worker {
     }
 
     fn end(&mut self) {
-        if let Some(stop) = self.stop.take() {
-            let _ = stop.send(());
-        }
+        self.stop.stop();
         if let Some(thread) = self.thread.take() {
             thread.join().unwrap();
         }
@@ -117,6 +121,15 @@ impl Puppet {
         drop(runtime);
         drop((kept, endpoint));
     }
+}
+
+/// Connects as plain quinn does, its own driver and settings.
+pub(super) async fn dial(identity: &Identity, peer: &Peer) -> Connection {
+    let (crypto, _) = tls::client(identity, peer.pin).unwrap();
+    let endpoint = Endpoint::client(any([127, 0, 0, 1].into())).unwrap();
+    let config = ClientConfig::new(Arc::new(crypto));
+    let address = peer.address.parse().unwrap();
+    endpoint.connect_with(config, address, SERVER_NAME).unwrap().await.unwrap()
 }
 
 pub(super) fn runtime() -> Runtime {
