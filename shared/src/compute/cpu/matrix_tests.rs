@@ -85,7 +85,7 @@ impl Case {
             let (row, bit) = (at / cols, at % cols * bits as usize);
             let row = &weight[row * cols * bits as usize / 8..];
             let code = (0..bits as usize)
-                .fold(0, |code, n| code | (row[(bit + n) / 8] >> ((bit + n) % 8) & 1) as u32 * (1 << n));
+                .fold(0, |code, n| code | u32::from(row[(bit + n) / 8] >> ((bit + n) % 8) & 1) << n);
             let of = |part: &[u8]| number(scale_type, &part[at / group_size * size..][..size]);
             f64::from(code) * of(&scales) + of(&biases)
         });

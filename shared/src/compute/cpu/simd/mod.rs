@@ -152,7 +152,6 @@ pub(super) trait Simd: Copy {
     ///
     /// # Safety
     /// No |x · inverse| is above 8,355,001, or NaN.
-    #[expect(clippy::needless_range_loop, reason = "indices keep the loops alike")]
     #[inline(always)]
     unsafe fn split(self, x: &[f32; 16], inverse: f32) -> ([[[u8; 8]; 2]; PARTS], [i32; 2]) {
         // Simple loops, one after the other, become a few vectors each. (Closures would not: they are compiled without
@@ -273,4 +272,4 @@ macro_rules! vectors {
     }};
 }
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-pub(self) use vectors;
+use vectors;
