@@ -1,8 +1,8 @@
 //! Threads that work through a list of tasks together, for as long as one product takes.
 //!
 //! Idle threads look for work for a moment, since the next phase of a layer follows within microseconds, and then
-//! sleep. Who calls [`Pool::run`] works too, so what a sleeping thread misses is done by others. rayon could not be
-//! told to do this: its caller sleeps while its threads work, and both have to be woken.
+//! sleep. Whoever calls `run` works too, so what a sleeping thread misses is done by others. Two phases of 0.5 ms on two
+//! threads, a millisecond after the last, took 45 to 65 µs longer than their work, with rayon 100 to 150.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -64,7 +64,7 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 impl Pool {
-    /// A pool of `threads`, at least one: the caller of [`Pool::run`] and `threads - 1` others.
+    /// A pool of `threads`, at least one: whoever calls it, and `threads - 1` others.
     pub fn new(threads: usize) -> Arc<Self> {
         let others = threads.clamp(1, MOST_THREADS) - 1;
         let shared = Arc::new(Shared {
