@@ -154,9 +154,9 @@ impl Inner {
 
 fn socket() -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
-    // The kernel's usual buffers hold three of the largest datagrams; it may give less than asked.
-    socket.set_recv_buffer_size(SOCKET_BUFFER)?;
-    socket.set_send_buffer_size(SOCKET_BUFFER)?;
+    // The kernel's usual buffers hold three of the largest datagrams. It may give less than asked, or keep them.
+    let _ =
+        socket.set_recv_buffer_size(SOCKET_BUFFER).and_then(|()| socket.set_send_buffer_size(SOCKET_BUFFER));
     socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
     let socket: UdpSocket = socket.into();
     socket.set_read_timeout(Some(LOOK_UP))?;
