@@ -380,7 +380,7 @@ mod tests {
         let cli = Cli::parse_from(["laguna-bench", "experts", "--banks", "mlx,reference", "--json"]);
         let Command::Experts(args) = cli.command else { panic!() };
         assert!(cli.json);
-        assert_eq!(args.plan().banks, [Variant::Cpu, Variant::Mlx, Variant::Reference]);
+        assert_eq!(args.plan().banks, [Variant::Mlx, Variant::Reference]);
         let cli = Cli::parse_from(["laguna-bench", "e2e"]);
         assert!(matches!(cli.command, Command::E2e(args) if args.set_ups.len() == 4));
     }

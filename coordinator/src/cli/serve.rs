@@ -258,11 +258,10 @@ impl Server {
             .build()
             .map_err(Failure::failed)?;
         let (stop, stopped) = watch::channel(false);
-        let stopper = stop.clone();
         let serve = async move {
             // Before anything is served: a signal that comes early must not kill the process unasked.
             let signals = Signals::new()?;
-            tokio::spawn(signals.obey(app.clone(), stopper, drain));
+            tokio::spawn(signals.obey(app.clone(), drain));
             let listeners = listeners.into_iter().map(tokio::net::TcpListener::from_std);
             let served = http::serve(listeners.collect::<io::Result<_>>()?, app.clone(), stopped).await;
             // Without a server nobody can ask the engine for anything.
@@ -272,7 +271,13 @@ impl Server {
             served
         };
         let thread = std::thread::Builder::new().name("http-main".to_owned());
-        let thread = thread.spawn(move || runtime.block_on(serve)).map_err(Failure::failed)?;
+        let run = move || {
+            let served = runtime.block_on(serve);
+            // A body that is still being read has nobody left to tell.
+            runtime.shutdown_timeout(LAST_WORDS);
+            served
+        };
+        let thread = thread.spawn(run).map_err(Failure::failed)?;
         Ok(Self { thread, stop })
     }
 
@@ -300,7 +305,7 @@ impl Signals {
 
     /// The first one drains, for as long as `drain`, then running answers end with an error and the process with 0; the
     /// second one, or one during the load, ends the process at once.
-    async fn obey(mut self, app: SharedApp, stop: watch::Sender<bool>, drain: Duration) {
+    async fn obey(mut self, app: SharedApp, drain: Duration) {
         self.next().await;
         let Some(engine) = app.engine() else {
             info!("stopped while loading");
@@ -315,9 +320,8 @@ impl Signals {
         if let Some(unfinished) = unfinished {
             info!("finishing {unfinished}, for {} s at most; once more to stop at once", drain.as_secs());
         }
+        // New requests are told so until the engine is done; then it stops the server.
         engine.drain();
-        // A server that has ended needs no telling.
-        let _ = stop.send(true);
         tokio::select! {
             () = self.next() => std::process::exit(INTERRUPTED),
             () = tokio::time::sleep(drain) => {}

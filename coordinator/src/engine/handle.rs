@@ -16,7 +16,9 @@ use crate::experts::timing::ExchangeSummary;
 pub struct Limits {
     /// Tokens of a sequence, prompt and new ones together.
     pub context: usize,
-    /// Requests that may wait; more are refused.
+    /// Requests that run at once.
+    pub parallel: usize,
+    /// Requests that may wait besides; more are refused.
     pub queue: usize,
     /// Bytes of keys and values over all sequences and the prefix cache.
     pub kv_bytes: u64,
@@ -96,8 +98,25 @@ pub struct EngineHandle {
 pub(super) struct Shared {
     pub(super) limits: Limits,
     pub(super) waiting: AtomicUsize,
+    pub(super) running: AtomicUsize,
     pub(super) draining: AtomicBool,
     pub(super) status: Mutex<Status>,
+}
+
+/// A place among the running requests, for as long as it lives.
+pub(super) struct Seat(Arc<Shared>);
+
+impl Seat {
+    pub(super) fn take(shared: &Arc<Shared>) -> Self {
+        shared.running.fetch_add(1, Ordering::AcqRel);
+        Self(shared.clone())
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.running.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 /// What reaches the engine thread.
@@ -120,6 +139,7 @@ pub(super) fn connect(limits: Limits) -> (EngineHandle, Receiver<Command>, Arc<S
     let shared = Arc::new(Shared {
         limits,
         waiting: AtomicUsize::new(0),
+        running: AtomicUsize::new(0),
         draining: AtomicBool::new(false),
         status: Mutex::new(Status::default()),
     });
@@ -205,7 +225,9 @@ impl EngineHandle {
             return Err(AdmissionError::TooLarge { tokens, needs, budget: limits.kv_bytes });
         }
         let waiting = self.shared.waiting.fetch_add(1, Ordering::AcqRel);
-        if waiting >= limits.queue {
+        // Who will be taken at the engine's next look does not wait.
+        let free = limits.parallel.saturating_sub(self.shared.running.load(Ordering::Acquire));
+        if waiting >= limits.queue.saturating_add(free) {
             self.shared.waiting.fetch_sub(1, Ordering::AcqRel);
             return Err(AdmissionError::QueueFull { waiting, retry_after: RETRY_AFTER });
         }

@@ -14,7 +14,7 @@ use laguna_shared::compute::mlx::array::append_f32;
 use mlx_rs::Array;
 use tracing::{info, warn};
 
-use super::handle::{Command, EngineHandle, Limits, ShardStatus, Shared, connect};
+use super::handle::{Command, EngineHandle, Limits, Seat, ShardStatus, Shared, connect};
 use super::prefix::{Kept, PrefixCache};
 use super::request::{EngineError, FinishReason};
 use super::slot::Slot;
@@ -64,6 +64,7 @@ impl Engine {
         let windows = || config.layers.iter().map(|layer| layer.sliding_window);
         let limits = Limits {
             context: settings.context.min(config.max_position_embeddings),
+            parallel: settings.parallel.get(),
             queue: settings.queue,
             kv_bytes: settings.kv_bytes,
             kv_per_token: pair * windows().filter(Option::is_none).count() as u64,
@@ -217,7 +218,7 @@ impl Engine {
             let Some(mut slot) = self.waiting.pop_front() else { break };
             self.left_queue();
             let kept = self.prefix.take(&slot.ids).unwrap_or_else(|| Kept::empty(self.model.new_cache()));
-            slot.start(kept);
+            slot.start(kept, Seat::take(&self.shared));
             self.prefix.evict(self.settings.kv_bytes.saturating_sub(self.active_bytes() + needs));
             let mut status = self.shared.status.lock().unwrap_or_else(PoisonError::into_inner);
             status.cached_tokens += slot.done() as u64;

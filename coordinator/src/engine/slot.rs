@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::handle::Job;
+use super::handle::{Job, Seat};
 use super::prefix::Kept;
 use super::request::{
     EngineError, Event, FinishReason, Finished, Logprobs, MAX_TOP_LOGPROBS, PrefillProgress, Token, Usage,
@@ -31,6 +31,8 @@ pub(super) struct Slot {
     started: Option<Instant>,
     first_token: Option<Instant>,
     cached: usize,
+    /// `None` while the request waits.
+    seat: Option<Seat>,
     /// What has been run of `ids`; `None` while the request waits.
     pub(super) kept: Option<Kept>,
 }
@@ -54,12 +56,14 @@ impl Slot {
             started: None,
             first_token: None,
             cached: 0,
+            seat: None,
             kept: None,
         }
     }
 
     /// Leaves the queue with what the prefix cache has of it.
-    pub(super) fn start(&mut self, kept: Kept) {
+    pub(super) fn start(&mut self, kept: Kept, seat: Seat) {
+        self.seat = Some(seat);
         if self.started.is_none() {
             self.started = Some(Instant::now());
             self.cached = kept.ids.len();
@@ -70,6 +74,7 @@ impl Slot {
 
     /// Goes back to the queue; its tokens stay, their keys and values are run again later.
     pub(super) fn suspend(&mut self) -> Option<Kept> {
+        self.seat = None;
         self.kept.take()
     }
 

@@ -315,3 +315,23 @@ fn logprobs_are_those_of_the_distribution() {
         assert!(logprobs.top.iter().map(|(_, log)| log.exp()).sum::<f32>() <= 1.0 + 1e-5);
     });
 }
+
+#[test]
+fn a_queue_is_what_waits_besides_those_who_run() {
+    let settings = EngineSettings { queue: 1, parallel: NonZeroUsize::new(2).unwrap(), ..settings() };
+    with_engine(settings, |engine| {
+        // All at once, before the engine has looked: two run, one waits, the next is refused.
+        let tickets: Vec<_> = (0..3).map(|_| engine.submit(greedy(&[2; 10], 3000)).unwrap()).collect();
+        let refused = engine.submit(greedy(&[2; 10], 3000)).err();
+        assert!(matches!(refused, Some(AdmissionError::QueueFull { .. })), "{refused:?}");
+        drop(tickets);
+        wait_for("rest", || engine.status().running == 0 && engine.status().waiting == 0);
+    });
+    // No queue at all: whoever finds a place free is served.
+    with_engine(EngineSettings { queue: 0, parallel: NonZeroUsize::MIN, ..settings }, |engine| {
+        for _ in 0..3 {
+            assert_eq!(finish(engine.submit(greedy(&[2; 10], 4)).unwrap()).0.len(), 4);
+            wait_for("the place", || engine.status().running == 0);
+        }
+    });
+}

@@ -32,6 +32,7 @@ pub async fn tokenize(State(app): State<SharedApp>, body: Bytes) -> Result<Json<
         let body = fields::parse(&body)?;
         let fields = Fields::of_body(&body)?;
         let content = fields.string("content")?.ok_or_else(|| fields.missing("content", "string"))?;
+        app.require_fit(content, state::COUNTED)?;
         let special = fields.boolean("add_special")?.unwrap_or(false);
         let tokenizer = &app.text.tokenizer;
         let ids = if special { tokenizer.encode_raw(content) } else { tokenizer.encode_rendered(content) }?;

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use laguna_shared::config::GenerationConfig;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use super::auth::Keys;
 use super::error::Fault;
@@ -34,6 +34,8 @@ pub struct App {
     pub stopping: Stopping,
     engine: OnceLock<EngineHandle>,
     loading: Mutex<Loading>,
+    /// Bodies that may be parsed and tokenised at once: each takes memory many times its size.
+    readers: Arc<Semaphore>,
 }
 
 /// A handle on the state that tasks can keep.
@@ -230,6 +232,7 @@ impl App {
             stopping: Stopping::default(),
             engine: OnceLock::new(),
             loading: Mutex::new(Loading::default()),
+            readers: Arc::new(Semaphore::new(READERS)),
         }
     }
 
@@ -299,6 +302,26 @@ impl App {
         limits.context.min(usize::try_from(affordable).unwrap_or(usize::MAX))
     }
 
+    /// Ids of a rendered prompt.
+    ///
+    /// # Errors
+    /// [`Fault::TooLong`] without tokenising all of it, if it is far longer than the context.
+    pub fn encode(&self, prompt: &Rendered) -> Result<Vec<u32>, Fault> {
+        self.require_fit(&prompt.text, self.context())?;
+        Ok(self.text.tokenizer.encode_prompt(prompt)?)
+    }
+
+    /// Refuses a text that is far longer than `limit` tokens.
+    ///
+    /// # Errors
+    /// [`Fault::TooLong`].
+    pub fn require_fit(&self, text: &str, limit: usize) -> Result<(), Fault> {
+        match self.text.tokenizer.exceeds(text, limit)? {
+            Some(prompt) => Err(Fault::TooLong { prompt, completion: 1, context: limit }),
+            None => Ok(()),
+        }
+    }
+
     /// The prompt of a conversation.
     ///
     /// # Errors
@@ -317,8 +340,15 @@ pub async fn off_thread<T: Send + 'static>(
     app: &SharedApp,
     work: impl FnOnce(&App) -> Result<T, Fault> + Send + 'static,
 ) -> Result<T, Fault> {
+    // Held until the work is done, even if the client hangs up before.
+    let place = app.readers.clone().acquire_owned().await;
+    let place = place.map_err(|e| Fault::Internal(format!("reading the request failed: {e}")))?;
     let app = app.clone();
-    let done = tokio::task::spawn_blocking(move || work(&app)).await;
+    let done = tokio::task::spawn_blocking(move || {
+        let _place = place;
+        work(&app)
+    })
+    .await;
     done.unwrap_or_else(|e| Err(Fault::Internal(format!("reading the request failed: {e}"))))
 }
 
@@ -329,3 +359,9 @@ pub fn unix_now() -> u64 {
 
 /// Long sessions of agents are several MiB.
 pub const BODY_LIMIT: usize = 64 << 20;
+
+/// As many as there are cores to spare.
+const READERS: usize = 2;
+
+/// Tokens that are counted for whoever only asks how many there are.
+pub const COUNTED: usize = 1 << 20;

@@ -107,7 +107,7 @@ pub fn parrot(
 
 /// Limits of a model of `context` tokens and 2,048 ids, with room for `queue` waiting requests.
 pub const fn limits(context: usize, queue: usize) -> Limits {
-    Limits { context, queue, kv_bytes: u64::MAX, kv_per_token: 1, kv_fixed: 0, vocab_size: 2048 }
+    Limits { context, parallel: 0, queue, kv_bytes: u64::MAX, kv_per_token: 1, kv_fixed: 0, vocab_size: 2048 }
 }
 
 fn play(mut part: Part, lines: Vec<Line>, vocab_size: usize, seen: &Seen) {

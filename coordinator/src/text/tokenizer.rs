@@ -102,6 +102,32 @@ impl TextTokenizer {
         Ok(ids)
     }
 
+    /// How many tokens `text` has so far, if it clearly has more than `limit`; `None` if it may fit.
+    ///
+    /// Counted slice by slice, up to there: what is refused anyway must cost neither minutes nor gigabytes.
+    ///
+    /// # Errors
+    /// [`TextError::Tokenizer`].
+    pub fn exceeds(&self, text: &str, limit: usize) -> Result<Option<usize>, TextError> {
+        // A slice's ends may cost some tokens that the whole text does not have.
+        let clearly = limit.saturating_add(limit / 4).saturating_add(SLICE);
+        if text.len() <= clearly {
+            return Ok(None);
+        }
+        let (mut count, mut rest) = (0, text);
+        while !rest.is_empty() {
+            let cut =
+                (0..=SLICE.min(rest.len())).rev().find(|&at| rest.is_char_boundary(at)).unwrap_or(rest.len());
+            let (slice, after) = rest.split_at(cut);
+            count += self.encode_rendered(slice)?.len();
+            if count > clearly {
+                return Ok(Some(count));
+            }
+            rest = after;
+        }
+        Ok(None)
+    }
+
     /// Ids of raw text, opened by exactly one BOS if the tokenizer adds one, whether the text spells it or not.
     ///
     /// # Errors
@@ -122,6 +148,9 @@ impl TextTokenizer {
         self.tokenizer.decode(ids, true).map_err(|e| TextError::Tokenizer(e.to_string()))
     }
 }
+
+/// Bytes that are tokenised at a time while it is not known whether the text fits.
+const SLICE: usize = 64 << 10;
 
 #[cfg(test)]
 mod tests {
@@ -171,5 +200,19 @@ mod tests {
             error.contains("tokenizer.json") && error.contains(&dir.path().display().to_string()),
             "{error}"
         );
+    }
+
+    #[test]
+    fn what_is_far_too_long_is_counted_no_further_than_needed() {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/nano");
+        let tokenizer = TextTokenizer::load(&dir).expect("bundled");
+        let text = "é b ".repeat(1 << 20);
+        let begun = std::time::Instant::now();
+        let count = tokenizer.exceeds(&text, 2048).expect("encodes").expect("too long");
+        // All of it would be millions.
+        assert!(count > 2048 && count < 400_000, "{count}");
+        assert!(begun.elapsed() < std::time::Duration::from_secs(60));
+        assert_eq!(tokenizer.exceeds(&text[..5000], 2048).expect("encodes"), None);
+        assert_eq!(tokenizer.exceeds(&text, 1 << 30).expect("encodes"), None);
     }
 }

@@ -67,6 +67,14 @@ impl Guide {
             return Err(GrammarError::new(path, reason));
         }
         let fresh = vocabulary.compile(grammar).map_err(|e| GrammarError::new(path, schema::reason(&e)))?;
+        // A schema that goes round in circles compiles, and has no first token.
+        let first = fresh.clone().compute_mask().map_err(said);
+        first.map_err(|e| {
+            GrammarError::new(
+                path,
+                format!("no answer can begin as this schema asks ({e}); does it refer to itself?"),
+            )
+        })?;
         let state = match (scope, thinking) {
             (Scope::EachCall, _) => State::Free,
             (Scope::Answer, Thinking::Open) => State::Reasoning,

@@ -43,7 +43,9 @@ pub(super) fn constrains(keyword: &str) -> bool {
 
 /// What the library's word on a schema means to a client.
 pub(super) fn reason(error: &str) -> String {
-    let error = error.lines().next().unwrap_or_default().trim();
+    // Regular expressions are explained over several lines.
+    let error = error.split_whitespace().collect::<Vec<_>>().join(" ");
+    let error = error.as_str();
     if let Some(keys) = error.strip_prefix("Unimplemented keys: ") {
         let keys = keys.trim_matches(['[', ']']);
         return format!("this server can't enforce {keys} of a JSON schema; leave it out");

@@ -18,6 +18,7 @@ pub async fn count(State(app): State<SharedApp>, body: Bytes) -> Result<Json<Val
     let tokens = state::off_thread(&app, move |app| {
         let body = fields::parse(&body)?;
         let prompt = request::prompt(app, &Fields::of_body(&body)?)?;
+        app.require_fit(&prompt.rendered.text, state::COUNTED)?;
         Ok(app.text.tokenizer.encode_prompt(&prompt.rendered)?.len())
     });
     Ok(Json(json!({"input_tokens": tokens.await?})))

@@ -48,7 +48,7 @@ pub fn read(app: &App, body: &Bytes) -> Result<Request, Fault> {
     let mut sampling = knobs::sampling(&fields, app)?;
     sampling.logit_bias.extend(bias);
     let ask = Ask {
-        prompt: app.text.tokenizer.encode_prompt(&rendered)?,
+        prompt: app.encode(&rendered)?,
         reader,
         sampling,
         seed: knobs::seed(&fields)?,

@@ -100,7 +100,10 @@ fn read(app: &App, body: &Bytes) -> Result<Request, Fault> {
 /// One text, or the ids of one, alone or as a list of one.
 fn prompt(app: &App, fields: &Fields<'_>) -> Result<Vec<u32>, Fault> {
     let path = fields.path("prompt");
-    let text = |text: &str| Ok(app.text.tokenizer.encode_raw(text)?);
+    let text = |text: &str| {
+        app.require_fit(text, app.context())?;
+        Ok(app.text.tokenizer.encode_raw(text)?)
+    };
     match fields.get("prompt") {
         None => Err(fields.missing("prompt", "string or token ids")),
         Some(Value::String(one)) => text(one),

@@ -60,7 +60,7 @@ pub fn read(app: &App, body: &Bytes) -> Result<Request, Fault> {
     let Prompt { rendered, reader, thinking, bias, tools } = prompt(app, &fields)?;
     let constraint = form::constraint(app, format.as_ref(), &tools, thinking, &stop_ids, single_call)?;
     sampling.logit_bias.extend(bias);
-    let prompt = app.text.tokenizer.encode_prompt(&rendered)?;
+    let prompt = app.encode(&rendered)?;
     Ok(Request {
         ask: Ask {
             prompt,
