@@ -44,6 +44,11 @@ impl Isa {
         found
     }
 
+    /// Whether products of bytes are quicker than decoding: there must be an instruction for them.
+    pub(super) const fn multiplies_bytes(self) -> bool {
+        !matches!(self.0, Kind::Portable)
+    }
+
     /// For messages.
     pub const fn name(self) -> &'static str {
         match self.0 {

@@ -244,7 +244,7 @@ impl CpuMatrix {
     /// How a product with `n` rows is made.
     pub(super) fn route(&self, n: usize) -> Route {
         match self.format {
-            MatrixFormat::Nvfp4 if self.splits && n <= FEW => Route::Split,
+            MatrixFormat::Nvfp4 if self.splits && n <= FEW && self.isa.multiplies_bytes() => Route::Split,
             MatrixFormat::Plain(_) if n <= FEW && self.cols.is_multiple_of(16) => Route::Plain,
             // Decoding for each row anew pays for fewer rows; what comes out is the same.
             MatrixFormat::Affine { bits: 4, group_size, .. } if n <= 2 && group_size.is_multiple_of(16) => {

@@ -2,6 +2,8 @@
 
 use half::{bf16, f16};
 
+use super::rows::SplitBuffer;
+use super::split::{self, CodeRows};
 use super::*;
 use crate::weights::inventory::{FloatType, MatrixFormat};
 
@@ -208,6 +210,34 @@ fn every_format_on_every_instruction_set_agrees_with_f64() {
                     }
                 }
             }
+        }
+    }
+}
+
+/// Also where `matmul` would not take this way: the portable form is NEON's twin.
+#[test]
+fn products_of_bytes_agree_with_f64_on_every_instruction_set() {
+    for (rows_of_w, cols) in shapes(MatrixFormat::Nvfp4) {
+        let case = Case::new(MatrixFormat::Nvfp4, rows_of_w, cols);
+        let x = rows(4, cols);
+        for isa in Isa::available() {
+            let mut buffer = SplitBuffer::default();
+            let target = buffer.take(4, cols);
+            for (row, x) in (0..).zip(x.chunks(cols)) {
+                // In two parts, as tiles of inner values come.
+                let half = cols / 32 * 16;
+                // SAFETY: the buffer is this test's.
+                unsafe {
+                    target.write(isa, row, half..cols, &x[half..]);
+                    target.write(isa, row, 0..half, &x[..half]);
+                }
+            }
+            let w = CodeRows { cols, codes: &case.weight, scales: &case.scales, multiplier: case.multiplier };
+            let mut out = vec![f32::NAN; 3 * rows_of_w];
+            split::multiply(isa, w, buffer.rows(cols), &[3, 0, 1], &mut out, rows_of_w);
+            let exact = [3, 0, 1].into_iter().flat_map(|row| case.product(&x[row * cols..][..cols]));
+            let rms = relative_rms(&out, &exact.collect::<Vec<f64>>());
+            assert!(rms <= 1e-6, "{isa:?} [{rows_of_w}, {cols}]: {rms:e}");
         }
     }
 }
