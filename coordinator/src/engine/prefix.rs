@@ -116,7 +116,7 @@ impl PrefixCache {
     }
 
     /// Drops sequences until at most `bytes` are held: first those with the fewest tokens to run again, where every
-    /// [`HALF_LIFE`] requests since its last use halve a sequence's tokens. So short side requests do not drive out a
+    /// `HALF_LIFE` requests since its last use halve a sequence's tokens. So short side requests do not drive out a
     /// long session, and one that nobody goes on with does not stay for ever.
     pub fn evict(&mut self, bytes: u64) {
         while self.bytes() > bytes {
