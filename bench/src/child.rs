@@ -16,7 +16,7 @@ use crate::exchange::payload::Sizes;
 use crate::exchange::quic::QuicRole;
 use crate::exchange::udp::UdpRole;
 use crate::load::parts::PartRole;
-use crate::machine::peak_bytes;
+use crate::machine::{Machine, peak_bytes};
 use crate::{allocations, e2e, exchange, load};
 
 /// What a child process does.
@@ -29,6 +29,8 @@ pub enum Role {
     Tcp(Sizes),
     /// Answers TLS on TCP.
     Tls(Sizes),
+    /// Answers QUIC by quinn's driver.
+    Quinn(Sizes),
     /// A worker with an echo for a bank.
     Quic(QuicRole),
     /// A real worker.
@@ -48,6 +50,7 @@ impl Role {
             Self::Udp(_) => "udp",
             Self::Tcp(_) => "tcp",
             Self::Tls(_) => "tls",
+            Self::Quinn(_) => "quinn",
             Self::Quic(_) => "quic",
             Self::Worker(_) => "worker",
             Self::Run(_) => "run",
@@ -66,6 +69,7 @@ impl Role {
             Self::Udp(role) => exchange::udp::serve(role),
             Self::Tcp(sizes) => exchange::tcp::serve(sizes),
             Self::Tls(sizes) => exchange::tls::serve(sizes),
+            Self::Quinn(sizes) => exchange::quinn::serve(sizes),
             Self::Quic(role) => exchange::quic::serve(&role),
             Self::Worker(role) => e2e::place::serve(&role),
             Self::Run(job) => e2e::setup::run(&job).and_then(|sample| say(&sample)),
@@ -80,6 +84,25 @@ impl Role {
 pub struct Launch {
     /// Processors that they are kept on, as `taskset -c` takes them; wherever the system likes if `None`.
     pub cpus: Option<String>,
+}
+
+impl Launch {
+    /// Processors that the children may have, beside the one that this process is on.
+    pub fn processors(&self) -> usize {
+        match &self.cpus {
+            None => Machine::here().cpus.saturating_sub(1),
+            Some(list) => list.split(',').map(range).sum(),
+        }
+    }
+}
+
+/// How many numbers `3` or `2-5` stands for; none if it is neither.
+fn range(text: &str) -> usize {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    match (first.trim().parse::<usize>(), last.trim().parse::<usize>()) {
+        (Ok(first), Ok(last)) if first <= last => last - first + 1,
+        _ => 0,
+    }
 }
 
 /// A running child; killed when dropped.
@@ -207,3 +230,15 @@ fn answer_stdin() {
 
 const PEAK: &str = "peak";
 const ALLOCATIONS: &str = "allocations";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_are_counted_as_taskset_takes_them() {
+        let of = |list: &str| Launch { cpus: Some(list.to_owned()) }.processors();
+        assert_eq!((of("1"), of("0,2-4"), of("x"), of("4-2")), (1, 4, 0, 0));
+        assert_eq!(Launch::default().processors(), Machine::here().cpus - 1);
+    }
+}

@@ -9,13 +9,13 @@ use serde::Serialize;
 use super::memory::Memory;
 use super::payload::Payload;
 use super::quic::Quic;
+use super::quinn::Quinn;
 use super::tcp::Tcp;
 use super::tls::Tls;
 use super::udp::Udp;
 use super::{Exchange, Wait};
 use crate::child::Launch;
 use crate::error::BenchError;
-use crate::machine::Machine;
 use crate::report::name;
 use crate::stats::{Spread, median, ratio};
 
@@ -46,7 +46,7 @@ pub struct Plan {
     pub launch: Launch,
 }
 
-/// One case, medians of the runs' percentiles, in microseconds. TCP and TLS are blocking; raw UDP and the project's links
+/// One case, medians of the runs' percentiles, in microseconds. TCP, TLS and quinn's driver are blocking; raw UDP and the project's links
 /// are measured blocking, and spinning where every process has a processor of its own.
 #[derive(Clone, Debug, Serialize)]
 pub struct Record {
@@ -72,6 +72,8 @@ pub struct Record {
     pub tcp_p50_us: f64,
     /// TLS on TCP.
     pub tls_p50_us: f64,
+    /// QUIC as quinn drives it, blocking.
+    pub quinn_p50_us: f64,
     /// The project's links.
     pub quic_p50_us: f64,
     /// The project's links.
@@ -168,7 +170,7 @@ impl Plan {
             bank.push(Spread::of(&variants.quic.take_compute()).p50);
         }
         let spreads: Vec<Spread> = runs.iter().map(|runs| Spread::of_runs(runs)).collect();
-        let [udp, tcp, tls, quic, memory, spins @ ..] = spreads.as_slice() else {
+        let [udp, tcp, tls, quinn, quic, memory, spins @ ..] = spreads.as_slice() else {
             return Err(BenchError::Failed("a variant is missing".to_owned()));
         };
         let allocations = variants.quic.allocations(calls)?;
@@ -197,6 +199,7 @@ impl Plan {
             udp_p99_us: udp.p99,
             tcp_p50_us: tcp.p50,
             tls_p50_us: tls.p50,
+            quinn_p50_us: quinn.p50,
             quic_p50_us: quic.p50,
             quic_p99_us: quic.p99,
             quic_bank_p50_us: median(bank),
@@ -216,6 +219,7 @@ struct Variants {
     udp: Udp,
     tcp: Tcp,
     tls: Tls,
+    quinn: Quinn,
     quic: Quic,
     memory: Memory,
     spinning: Option<(Udp, Quic)>,
@@ -229,11 +233,12 @@ impl Variants {
         };
         let (udp, quic) = pair(Wait::Block)?;
         // Two that spin on one processor would wait for each other.
-        let spinning = (workers < Machine::here().cpus).then(|| pair(Wait::Spin)).transpose()?;
+        let spinning = (workers <= launch.processors()).then(|| pair(Wait::Spin)).transpose()?;
         let mut variants = Self {
             udp,
             tcp: Tcp::start(sizes, workers, launch)?,
             tls: Tls::start(sizes, workers, launch)?,
+            quinn: Quinn::start(sizes, workers, launch)?,
             quic,
             memory: Memory::start(payload, workers)?,
             spinning,
@@ -248,8 +253,8 @@ impl Variants {
 
     /// In the order in which they take turns.
     fn all(&mut self) -> Vec<&mut dyn Exchange> {
-        let Self { udp, tcp, tls, quic, memory, spinning } = self;
-        let mut all: Vec<&mut dyn Exchange> = vec![udp, tcp, tls, quic, memory];
+        let Self { udp, tcp, tls, quinn, quic, memory, spinning } = self;
+        let mut all: Vec<&mut dyn Exchange> = vec![udp, tcp, tls, quinn, quic, memory];
         if let Some((udp, quic)) = spinning {
             all.extend([udp as &mut dyn Exchange, quic]);
         }

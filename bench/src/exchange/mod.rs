@@ -3,6 +3,7 @@
 //! - [`payload`]: what goes out and comes back
 //! - [`echo`]: the bank behind the exchange, which computes next to nothing
 //! - [`udp`], [`tcp`], [`tls`]: baselines between two processes; UDP blocking and spinning
+//! - [`quinn`]: QUIC as quinn drives it, blocking
 //! - [`quic`]: the project's own links to its own server in another process
 //! - [`memory`]: the same session in one process: what the protocol costs without a transport
 //! - [`measure`]: cases, and variants taken in turn
@@ -12,6 +13,7 @@ pub mod measure;
 pub mod memory;
 pub mod payload;
 pub mod quic;
+pub mod quinn;
 pub mod tcp;
 pub mod tls;
 pub mod udp;

@@ -4,6 +4,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
 use rustls::crypto::ring::default_provider;
 use rustls::version::TLS13;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection, StreamOwned};
@@ -31,7 +33,9 @@ impl Tls {
         let peer = |_| {
             let mut child = Child::start(&Role::Tls(sizes), launch)?;
             let (address, certificate): (SocketAddr, Vec<u8>) = child.hear()?;
-            let client = client(CertificateDer::from(certificate))?;
+            let name = ServerName::try_from(NAME).map_err(BenchError::failed)?;
+            let config = client_config(CertificateDer::from(certificate))?;
+            let client = ClientConnection::new(Arc::new(config), name).map_err(BenchError::failed)?;
             Ok((StreamOwned::new(client, tcp::connect(address)?), child))
         };
         let peers = (0..workers).map(peer).collect::<Result<_, BenchError>>()?;
@@ -56,7 +60,7 @@ impl Exchange for Tls {
 /// # Errors
 /// If the connection fails.
 pub fn serve(sizes: Sizes) -> Result<(), BenchError> {
-    let (config, certificate) = server()?;
+    let (config, certificate) = server_config()?;
     let listener = tcp::listen()?;
     let address = listener.local_addr().map_err(BenchError::io("TLS"))?;
     say(&(address, certificate.as_ref()))?;
@@ -64,28 +68,31 @@ pub fn serve(sizes: Sizes) -> Result<(), BenchError> {
     tcp::answer(StreamOwned::new(connection, tcp::accept(&listener)?), sizes, "TLS")
 }
 
-fn server() -> Result<(ServerConfig, CertificateDer<'static>), BenchError> {
+pub(super) fn server_config() -> Result<(ServerConfig, CertificateDer<'static>), BenchError> {
     let made = rcgen::generate_simple_self_signed([NAME.to_owned()]).map_err(BenchError::failed)?;
     let certificate = made.cert.der().clone();
     let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).map_err(BenchError::failed)?;
-    let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+    let config = ServerConfig::builder_with_provider(Arc::new(provider()))
         .with_protocol_versions(&[&TLS13])
         .and_then(|config| config.with_no_client_auth().with_single_cert(vec![certificate.clone()], key))
         .map_err(BenchError::failed)?;
     Ok((config, certificate))
 }
 
-fn client(certificate: CertificateDer<'static>) -> Result<ClientConnection, BenchError> {
+pub(super) fn client_config(certificate: CertificateDer<'static>) -> Result<ClientConfig, BenchError> {
     let mut roots = RootCertStore::empty();
     roots.add(certificate).map_err(BenchError::failed)?;
-    let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+    Ok(ClientConfig::builder_with_provider(Arc::new(provider()))
         .with_protocol_versions(&[&TLS13])
         .map_err(BenchError::failed)?
         .with_root_certificates(roots)
-        .with_no_client_auth();
-    let name = ServerName::try_from(NAME).map_err(BenchError::failed)?;
-    ClientConnection::new(Arc::new(config), name).map_err(BenchError::failed)
+        .with_no_client_auth())
+}
+
+/// ring with the cipher that the links choose, so that all encrypt alike.
+fn provider() -> CryptoProvider {
+    CryptoProvider { cipher_suites: vec![TLS13_AES_128_GCM_SHA256], ..default_provider() }
 }
 
 /// Name in the certificate.
-const NAME: &str = "laguna-bench";
+pub(super) const NAME: &str = "laguna-bench";

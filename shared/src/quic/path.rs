@@ -1,4 +1,6 @@
 //! Sockets and QUIC settings by path. Every number has its unit and reason; several defaults of quinn are traps here.
+//!
+//! Public for measurements, so that what is compared differs in the driver alone.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -12,15 +14,17 @@ use super::window::LinkWindowFactory;
 
 /// Which end sets a connection up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub enum End {
+    /// It connects.
     Coordinator,
+    /// It listens.
     Worker,
 }
 
 /// Largest UDP payload worth trying towards `remote`, in bytes. Discovery starts at 1200 and finds what really passes.
 ///
 /// `given` is what the topology says, if it says anything.
-pub(crate) fn datagram_bound(remote: IpAddr, given: Option<u16>) -> u16 {
+pub fn datagram_bound(remote: IpAddr, given: Option<u16>) -> u16 {
     match given {
         Some(given) => given.clamp(SMALLEST, LARGEST),
         // An IPv4 peer of a socket for both families has a mapped address.
@@ -32,7 +36,7 @@ pub(crate) fn datagram_bound(remote: IpAddr, given: Option<u16>) -> u16 {
 }
 
 /// Settings of one connection whose datagrams may grow to `bound` bytes.
-pub(crate) fn transport(bound: u16, end: End) -> TransportConfig {
+pub fn transport(bound: u16, end: End) -> TransportConfig {
     let mut discovery = MtuDiscoveryConfig::default();
     discovery.upper_bound(bound);
 
@@ -65,7 +69,7 @@ pub(crate) fn transport(bound: u16, end: End) -> TransportConfig {
 }
 
 /// Settings of a socket whose peers may send datagrams of any size this system has.
-pub(crate) fn endpoint() -> EndpointConfig {
+pub fn endpoint() -> EndpointConfig {
     let mut config = EndpointConfig::default();
     // Defaults to 1472 and is announced to the peer, whose larger datagrams it would forbid. In range, so never an error.
     if let Err(error) = config.max_udp_payload_size(LARGEST) {
@@ -75,7 +79,7 @@ pub(crate) fn endpoint() -> EndpointConfig {
 }
 
 /// A UDP socket with room for a prefill chunk in each direction.
-pub(crate) fn socket(address: SocketAddr) -> io::Result<UdpSocket> {
+pub fn socket(address: SocketAddr) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
     socket.set_nonblocking(true)?;
     if address.is_ipv6() && address.ip().is_unspecified() {

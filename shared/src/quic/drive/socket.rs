@@ -36,6 +36,8 @@ impl Socket {
         let state = UdpSocketState::new((&io).into())?;
         let inbox = vec![0; BATCH * ROOM].into_boxed_slice();
         let handed = BytesMut::with_capacity(BATCH * ROOM);
+        // Sends wait where reads do, but not for ever.
+        io.set_write_timeout(Some(SEND_LIMIT))?;
         Ok(Self { io, state, inbox, handed, patience: None })
     }
 
@@ -152,6 +154,9 @@ const PATIENCE: [Duration; 5] = [
     Duration::from_millis(20),
     Duration::from_millis(10),
 ];
+
+/// How long a send waits for room in the kernel, where sends wait.
+const SEND_LIMIT: Duration = Duration::from_millis(100);
 
 /// Bytes in one send at most: UDP's own limit over IPv4, for a train of datagrams too. Above it the kernel refuses the
 /// train, and what it held counts as lost.
