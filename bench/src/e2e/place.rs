@@ -189,7 +189,7 @@ pub fn write_topology(
 ) -> Result<PathBuf, BenchError> {
     let file = dir.join(name);
     let model = model.canonicalize().map_err(BenchError::io(model.display()))?;
-    let mut text = format!("model = {:?}\n[coordinator]\ncontext = 4096\n", model.to_string_lossy());
+    let mut text = format!("model = {:?}\n[coordinator]\n", model.to_string_lossy());
     for (shard, address) in workers.iter().enumerate() {
         text.push_str(&format!("[[worker]]\nshard = {shard}\naddress = \"{address}\"\n"));
     }
