@@ -96,18 +96,34 @@ fn a_worker_maps_its_own_experts_only() {
     }
 }
 
+/// A coordinator that has its trunk: nobody listens, and it waits.
+fn waiting(cluster: &Cluster, trunk: &str) -> Running {
+    let mut run = cluster.coord(&["generate", "-p", "x", "--wait", "60", "--trunk", trunk]).start();
+    run.until(|run| run.stderr().contains("waiting for workers"));
+    run
+}
+
 #[test]
 fn the_trunk_is_read_without_the_experts() {
     let model = &forged();
     let trunk = size(model) - FORGE.routed_bytes();
-    let cluster = Cluster::new(model, 2);
-    // Nobody listens: the trunk is loaded, and the coordinator waits.
-    let mut run = cluster.coord(&["generate", "-p", "x", "--wait", "60"]).start();
-    run.until(|run| run.stderr().contains("waiting for workers"));
-    let read = bytes_read(&run);
+    let read = bytes_read(&waiting(&Cluster::new(model, 2), "mlx"));
     assert!(read >= trunk - trunk / 50, "{read} bytes read of {trunk}");
     assert!(read <= trunk + trunk / 4 + 8 * MB, "{read} bytes read for {trunk}, {} in the file", size(model));
     assert!(read < FORGE.routed_bytes() / 4, "no expert was read: {read}");
+}
+
+#[test]
+fn the_trunk_is_mapped_without_the_experts() {
+    let model = &forged();
+    let trunk = size(model) - FORGE.routed_bytes();
+    let other = peak_memory(&waiting(&Cluster::new(&models::fixture("mlx_nvfp4"), 2), "cpu"));
+    let run = waiting(&Cluster::new(model, 2), "cpu");
+    let read = bytes_read(&run);
+    assert!(read <= trunk / 4, "{read} bytes read of a mapped {trunk}");
+    let memory = peak_memory(&run).saturating_sub(other);
+    assert!(memory >= trunk - trunk / 10, "{memory} bytes of memory for {trunk}: not loaded");
+    assert!(memory <= trunk + trunk / 4 + 8 * MB, "{memory} bytes of memory at most for {trunk}");
 }
 
 #[test]
