@@ -1,6 +1,6 @@
 //! The engine as other threads see it: submit, watch, drain. Cheap to clone.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -97,8 +97,9 @@ pub struct EngineHandle {
 /// What both sides see.
 pub(super) struct Shared {
     pub(super) limits: Limits,
-    pub(super) waiting: AtomicUsize,
-    pub(super) running: AtomicUsize,
+    /// Requests waiting, and above [`RUNNING`] those that run: one number, so that a request that moves is never in
+    /// both or in neither.
+    pub(super) places: AtomicU64,
     pub(super) draining: AtomicBool,
     pub(super) status: Mutex<Status>,
 }
@@ -107,15 +108,16 @@ pub(super) struct Shared {
 pub(super) struct Seat(Arc<Shared>);
 
 impl Seat {
+    /// For a request that leaves the queue.
     pub(super) fn take(shared: &Arc<Shared>) -> Self {
-        shared.running.fetch_add(1, Ordering::AcqRel);
+        shared.places.fetch_add(RUNNING - 1, Ordering::AcqRel);
         Self(shared.clone())
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.0.running.fetch_sub(1, Ordering::AcqRel);
+        self.0.places.fetch_sub(RUNNING, Ordering::AcqRel);
     }
 }
 
@@ -138,8 +140,7 @@ pub(super) fn connect(limits: Limits) -> (EngineHandle, Receiver<Command>, Arc<S
     let (commands, receiver) = channel();
     let shared = Arc::new(Shared {
         limits,
-        waiting: AtomicUsize::new(0),
-        running: AtomicUsize::new(0),
+        places: AtomicU64::new(0),
         draining: AtomicBool::new(false),
         status: Mutex::new(Status::default()),
     });
@@ -175,7 +176,7 @@ impl Script {
     pub fn next(&self) -> Option<Part> {
         match self.commands.recv().ok()? {
             Command::Submit(job) => {
-                self.shared.waiting.fetch_sub(1, Ordering::AcqRel);
+                self.shared.places.fetch_sub(1, Ordering::AcqRel);
                 let Job { submission, events, cancelled, submitted } = *job;
                 Some(Part { submission, events, submitted, cancelled })
             }
@@ -224,11 +225,12 @@ impl EngineHandle {
         if needs > limits.kv_bytes {
             return Err(AdmissionError::TooLarge { tokens, needs, budget: limits.kv_bytes });
         }
-        let waiting = self.shared.waiting.fetch_add(1, Ordering::AcqRel);
+        let places = self.shared.places.fetch_add(1, Ordering::AcqRel);
+        let (waiting, running) = ((places % RUNNING) as usize, (places / RUNNING) as usize);
         // Who will be taken at the engine's next look does not wait.
-        let free = limits.parallel.saturating_sub(self.shared.running.load(Ordering::Acquire));
+        let free = limits.parallel.saturating_sub(running);
         if waiting >= limits.queue.saturating_add(free) {
-            self.shared.waiting.fetch_sub(1, Ordering::AcqRel);
+            self.shared.places.fetch_sub(1, Ordering::AcqRel);
             return Err(AdmissionError::QueueFull { waiting, retry_after: RETRY_AFTER });
         }
         let (events, receiver) = unbounded_channel();
@@ -247,7 +249,7 @@ impl EngineHandle {
     /// The state at the end of the last step, or a second ago while idle.
     pub fn status(&self) -> Status {
         let mut status = self.shared.status.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        status.waiting = self.shared.waiting.load(Ordering::Acquire);
+        status.waiting = (self.shared.places.load(Ordering::Acquire) % RUNNING) as usize;
         status
     }
 
@@ -258,6 +260,9 @@ impl EngineHandle {
         let _ = self.commands.send(Command::Drain);
     }
 }
+
+/// One running request in [`Shared::places`].
+const RUNNING: u64 = 1 << 32;
 
 /// When a full queue may be worth another try.
 const RETRY_AFTER: Duration = Duration::from_secs(2);

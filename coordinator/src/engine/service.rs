@@ -192,6 +192,7 @@ impl Engine {
     }
 
     fn end_early(&mut self, mut slot: Slot, now: Instant) {
+        let kept = slot.suspend();
         match slot.expired(now) {
             Some(error) if !slot.is_cancelled() => {
                 slot.fail(error);
@@ -202,7 +203,7 @@ impl Engine {
                 self.count(Outcome::Cancelled);
             }
         }
-        self.keep(slot.suspend());
+        self.keep(kept);
     }
 
     /// Moves requests from the queue to the running ones while there is room.
@@ -216,7 +217,6 @@ impl Engine {
                 break;
             }
             let Some(mut slot) = self.waiting.pop_front() else { break };
-            self.left_queue();
             let kept = self.prefix.take(&slot.ids).unwrap_or_else(|| Kept::empty(self.model.new_cache()));
             slot.start(kept, Seat::take(&self.shared));
             self.prefix.evict(self.settings.kv_bytes.saturating_sub(self.active_bytes() + needs));
@@ -314,6 +314,8 @@ impl Engine {
         }
         for (index, end) in over.into_iter().rev() {
             let mut slot = self.running.remove(index);
+            // Its place is free before its client hears the end, and may send the next request.
+            let kept = slot.suspend();
             match end {
                 Ok(reason) => {
                     slot.finish(reason);
@@ -324,7 +326,7 @@ impl Engine {
                     self.count(Outcome::Failed);
                 }
             }
-            self.keep(slot.suspend());
+            self.keep(kept);
         }
     }
 
@@ -340,7 +342,9 @@ impl Engine {
             EngineError::Failed(error.to_string())
         };
         for (index, _) in plan.iter().rev() {
-            let slot = self.running.remove(*index);
+            let mut slot = self.running.remove(*index);
+            // What it has run is of no more use.
+            drop(slot.suspend());
             slot.fail(error.clone());
             self.count(Outcome::Failed);
         }
@@ -365,7 +369,7 @@ impl Engine {
             let Some(mut slot) = self.running.pop() else { break };
             info!("a request of {} tokens waits for memory", slot.ids.len());
             drop(slot.suspend());
-            self.shared.waiting.fetch_add(1, Ordering::AcqRel);
+            self.shared.places.fetch_add(1, Ordering::AcqRel);
             self.waiting.push_front(slot);
         }
     }
@@ -382,7 +386,7 @@ impl Engine {
     }
 
     fn left_queue(&self) {
-        self.shared.waiting.fetch_sub(1, Ordering::AcqRel);
+        self.shared.places.fetch_sub(1, Ordering::AcqRel);
     }
 
     fn count(&self, outcome: Outcome) {
