@@ -3,12 +3,13 @@
 
 use std::fmt;
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::ValueEnum;
 use laguna_shared::quic::Identity;
+use laguna_tests::cluster::free_port;
 use laguna_tests::relay::{Preset, Relay};
 use laguna_topology::{Topology, write_pins};
 use laguna_worker::bank::BankKind;
@@ -135,7 +136,7 @@ impl Workers {
         bank: &str,
         link: Option<Preset>,
     ) -> Result<Self, BenchError> {
-        let addresses = free_addresses(count)?;
+        let addresses = free_addresses(count);
         let near = write_topology(dir, "topology.toml", model, &addresses)?;
         let start = |shard| {
             let role = WorkerRole { shard, topology: near.clone(), bank: bank.to_owned(), logs: false };
@@ -163,18 +164,9 @@ impl Workers {
     }
 }
 
-/// Addresses of this machine that nobody has now.
-///
-/// # Errors
-/// If there are none.
-pub fn free_addresses(count: u16) -> Result<Vec<SocketAddr>, BenchError> {
-    let broken = || BenchError::io("UDP socket");
-    // All are held until all are known, or one would be given twice.
-    let held: Vec<UdpSocket> = (0..count)
-        .map(|_| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)))
-        .collect::<Result<_, _>>()
-        .map_err(broken())?;
-    held.iter().map(|socket| socket.local_addr().map_err(broken())).collect()
+/// Addresses of this machine that nobody has now, and that the system gives to no outgoing socket meanwhile.
+pub fn free_addresses(count: u16) -> Vec<SocketAddr> {
+    (0..count).map(|_| (Ipv4Addr::LOCALHOST, free_port()).into()).collect()
 }
 
 /// A topology of workers at these addresses, with keys beside it; keys that are there already are kept.

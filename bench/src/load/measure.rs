@@ -120,8 +120,7 @@ impl Plan {
             }
             Part::Shard { of } => {
                 let dir = scratch("load")?;
-                let topology =
-                    write_topology(dir.path(), "topology.toml", &self.model, &free_addresses(of)?)?;
+                let topology = write_topology(dir.path(), "topology.toml", &self.model, &free_addresses(of))?;
                 let role = WorkerRole { shard: 0, topology, bank: self.bank.clone(), logs: true };
                 let begun = Instant::now();
                 let (mut child, mut said) = Child::start_heard(&Role::Worker(role))?;
