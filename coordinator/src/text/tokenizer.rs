@@ -207,11 +207,9 @@ mod tests {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/nano");
         let tokenizer = TextTokenizer::load(&dir).expect("bundled");
         let text = "é b ".repeat(1 << 20);
-        let begun = std::time::Instant::now();
         let count = tokenizer.exceeds(&text, 2048).expect("encodes").expect("too long");
         // All of it would be millions.
         assert!(count > 2048 && count < 400_000, "{count}");
-        assert!(begun.elapsed() < std::time::Duration::from_secs(60));
         assert_eq!(tokenizer.exceeds(&text[..5000], 2048).expect("encodes"), None);
         assert_eq!(tokenizer.exceeds(&text, 1 << 30).expect("encodes"), None);
     }
