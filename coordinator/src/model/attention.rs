@@ -1,16 +1,18 @@
 //! Grouped-query attention with QK-RMSNorm, partial rotary, a sliding window on some layers, optional sinks, and a
 //! softplus gate on the output.
 
+use laguna_shared::compute::cpu::{self, attention::Visible};
+use laguna_shared::compute::mlx::array::{heads, slice_of};
 use laguna_shared::config::Gating;
 use mlx_rs::error::Exception;
 use mlx_rs::fast::ScaledDotProductAttentionMask;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::utils::IntoOption;
-use mlx_rs::{Array, Dtype, fast, ops};
+use mlx_rs::{Array, Dtype, fast, ops, transforms};
 
 use super::Segment;
-use super::cache::{Attended, Mask, SequenceCache};
-use super::linear::Linear;
+use super::cache::{Attended, SequenceCache};
+use super::linear::{Linear, TrunkMath};
 use super::norm::RmsNorm;
 use super::rope::Rope;
 
@@ -78,15 +80,53 @@ impl Attention {
         let offset = cache.len();
         let q = self.rope.forward(&by_head(q)?, offset)?;
         let k = self.rope.forward(&by_head(k)?, offset)?;
-        let Attended { keys, values, mask } = cache.extend(layer, k, by_head(v)?)?;
-        let mask: Option<ScaledDotProductAttentionMask<'_>> = match &mask {
-            Mask::All => None,
-            Mask::Causal => Some(ScaledDotProductAttentionMask::Causal),
-            Mask::Array(mask) => mask.into_option(),
-        };
+        let Attended { keys, values, visible } = cache.extend(layer, k, by_head(v)?)?;
         let scale = 1.0 / (self.head_dim as f32).sqrt();
+        if let TrunkMath::Cpu(pool) = self.q.math()
+            && q.dtype() == Dtype::Float32
+            && cpu::Attention::fits(self.head_dim)
+        {
+            return self.on_cpu(&pool, &q, &keys, &values, visible, scale);
+        }
+        let array;
+        let mask: Option<ScaledDotProductAttentionMask<'_>> = match visible {
+            Visible::All => None,
+            Visible::Causal => Some(ScaledDotProductAttentionMask::Causal),
+            Visible::Window(window) => {
+                array = window_mask(keys.dim(2) as usize - q.dim(2) as usize, q.dim(2) as usize, window)?;
+                (&array).into_option()
+            }
+        };
         let out = fast::scaled_dot_product_attention(&q, &keys, &values, scale, mask, self.sinks.as_ref())?;
         out.squeeze_axes(&[0])?.transpose_axes(&[1, 0, 2])
+    }
+
+    /// The same, here and now. MLX's own on a CPU holds all scores at once, and multiplies at 4 GFLOP/s.
+    fn on_cpu(
+        &self,
+        pool: &cpu::Pool,
+        q: &Array,
+        keys: &Array,
+        values: &Array,
+        visible: Visible,
+        scale: f32,
+    ) -> Result<Array, Exception> {
+        let q = q.squeeze_axes(&[0])?.transpose_axes(&[1, 0, 2])?.contiguous()?;
+        let sinks =
+            self.sinks.as_ref().map(|sinks| sinks.as_dtype(Dtype::Float32)?.contiguous()).transpose()?;
+        transforms::eval([&q, keys, values].into_iter().chain(&sinks))?;
+        let attention = cpu::Attention {
+            queries: slice_of(&q)?,
+            heads: self.heads,
+            scale,
+            keys: heads(keys)?,
+            values: heads(values)?,
+            visible,
+            sinks: sinks.as_ref().map(slice_of).transpose()?,
+        };
+        let mut out = vec![0.0; attention.queries.len()];
+        attention.run(cpu::Isa::best(), pool, &mut out);
+        Ok(Array::from_slice(&out, q.shape()))
     }
 
     /// `out · softplus(g_proj x)`, the softplus in f32; one factor a head or one a channel.
@@ -104,4 +144,13 @@ impl Attention {
 /// `ln(1 + exp(x))`, f32.
 pub(super) fn softplus(x: &Array) -> Result<Array, Exception> {
     ops::logaddexp(x.as_dtype(Dtype::Float32)?, Array::from_f32(0.0))
+}
+
+/// `[tokens, before + tokens]`: query i sees key j where `0 <= (before + i) - j < window`.
+fn window_mask(before: usize, tokens: usize, window: usize) -> Result<Array, Exception> {
+    let keys = before + tokens;
+    let query = Array::arange::<_, i32>(before as i32, keys as i32, None)?.expand_dims(1)?;
+    let key = Array::arange::<_, i32>(None, keys as i32, None)?.expand_dims(0)?;
+    let distance = query.subtract(key)?;
+    distance.ge(Array::from_int(0))?.logical_and(distance.lt(Array::from_int(window as i32))?)
 }

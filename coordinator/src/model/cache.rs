@@ -1,5 +1,6 @@
 //! Keys and values of one sequence: growing on full layers, a ring of the last window on sliding ones.
 
+use laguna_shared::compute::cpu::attention::Visible;
 use laguna_shared::config::ModelConfig;
 use mlx_rs::error::Exception;
 use mlx_rs::ops::indexing::{TryIndexMutOp, TryIndexOp};
@@ -26,18 +27,7 @@ pub struct Rings {
 pub(super) struct Attended {
     pub(super) keys: Array,
     pub(super) values: Array,
-    pub(super) mask: Mask,
-}
-
-/// Which keys a query sees.
-#[derive(Debug)]
-pub(super) enum Mask {
-    /// All of them.
-    All,
-    /// Those up to its own position; the last query has the last key's.
-    Causal,
-    /// As the array says, `[queries, keys]` bool.
-    Array(Array),
+    pub(super) visible: Visible,
 }
 
 #[derive(Clone, Debug)]
@@ -150,9 +140,9 @@ fn extend_full(
         None => pair.insert(Pair::zeros(&keys, end.next_multiple_of(GROWTH))?),
     };
     pair.write(len, &keys, &values)?;
-    let mask = if tokens == 1 { Mask::All } else { Mask::Causal };
+    let visible = if tokens == 1 { Visible::All } else { Visible::Causal };
     let (keys, values) = pair.read(0, end)?;
-    Ok(Attended { keys, values, mask })
+    Ok(Attended { keys, values, visible })
 }
 
 /// Token `t` lies at ring position `t % window`.
@@ -172,7 +162,7 @@ fn extend_sliding(
         ring.write(len % window, &keys, &values)?;
         // Positions are in the keys already, so the order within the ring does not matter.
         let (keys, values) = ring.read(0, window.min(len + 1))?;
-        return Ok(Attended { keys, values, mask: Mask::All });
+        return Ok(Attended { keys, values, visible: Visible::All });
     }
     // The oldest new query still sees the `window - 1` tokens before it.
     let before = len.min(window - 1);
@@ -185,21 +175,8 @@ fn extend_sliding(
         },
     };
     ring.write_wrapped(len, &keys, &values, window)?;
-    let mask = if before + tokens <= window {
-        Mask::Causal
-    } else {
-        Mask::Array(window_mask(before, tokens, window)?)
-    };
-    Ok(Attended { keys: attended.keys, values: attended.values, mask })
-}
-
-/// `[tokens, before + tokens]`: query i sees key j where `0 <= (before + i) - j < window`.
-fn window_mask(before: usize, tokens: usize, window: usize) -> Result<Array, Exception> {
-    let keys = before + tokens;
-    let query = Array::arange::<_, i32>(before as i32, keys as i32, None)?.expand_dims(1)?;
-    let key = Array::arange::<_, i32>(None, keys as i32, None)?.expand_dims(0)?;
-    let distance = query.subtract(key)?;
-    distance.ge(Array::from_int(0))?.logical_and(distance.lt(Array::from_int(window as i32))?)
+    let visible = if before + tokens <= window { Visible::Causal } else { Visible::Window(window) };
+    Ok(Attended { keys: attended.keys, values: attended.values, visible })
 }
 
 impl Pair {

@@ -7,6 +7,7 @@
 //! - `split`, `plain`, `affine`, `panel`: the kernels: NVFP4, floats and affine codes with few rows, anything with many
 //! - `decode`: packed weights to f32, which `panel` multiplies
 //! - `simd`: the vector operations that the kernels are written in, once for each instruction set
+//! - [`attention`]: queries over cached keys and values, a block of keys at a time
 //! - [`bank`]: the [`crate::compute::ExpertBank`]; `batch` sorts its slots by expert
 //!
 //! Numbers: every kernel keeps f32 accuracy (errors near 1e-7 of the result's size, whatever the format), sums in an
@@ -18,6 +19,7 @@
 #![allow(unsafe_code)]
 
 mod affine;
+pub mod attention;
 pub mod bank;
 mod batch;
 mod decode;
@@ -32,10 +34,13 @@ mod simd;
 mod split;
 
 #[cfg(test)]
+mod attention_tests;
+#[cfg(test)]
 mod bank_tests;
 #[cfg(test)]
 mod matrix_tests;
 
+pub use attention::Attention;
 pub use bank::CpuBank;
 pub use isa::Isa;
 pub use matrix::CpuMatrix;

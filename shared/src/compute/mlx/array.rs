@@ -5,6 +5,7 @@ use mlx_rs::{Array, Dtype};
 
 use super::ffi;
 use crate::compute::ActivationType;
+use crate::compute::cpu::attention::Heads;
 use crate::weights::inventory::FloatType;
 
 /// MLX's name for an activation type.
@@ -71,6 +72,22 @@ pub fn append_f32(array: &Array, out: &mut Vec<f32>) -> Result<(), Exception> {
     Ok(())
 }
 
+/// An f32 array `[1, heads, rows, head_dim]` where it lies, as `cpu` attention reads it.
+///
+/// # Errors
+/// If evaluation fails, or the elements of a row do not follow each other.
+pub fn heads(array: &Array) -> Result<Heads<'_>, Exception> {
+    let (values, strides) = ffi::strided_f32(array)?;
+    let sizes: Vec<usize> = array.shape().iter().map(|&dim| dim as usize).collect();
+    let found = match (&sizes[..], strides) {
+        (&[1, heads, rows, head_dim], &[_, head, row, 1]) => {
+            Heads::new(values, [heads, rows, head_dim], [head, row])
+        }
+        _ => None,
+    };
+    found.ok_or_else(|| Exception::custom(format!("{sizes:?} with strides {strides:?} are no rows of heads")))
+}
+
 /// `shape` as MLX counts it.
 ///
 /// # Errors
@@ -82,6 +99,10 @@ pub fn dims(shape: &[usize]) -> Result<Vec<i32>, Exception> {
         .collect()
 }
 
-fn slice_of<T: mlx_rs::ArrayElement>(array: &Array) -> Result<&[T], Exception> {
+/// An array's elements, row-major, where they lie.
+///
+/// # Errors
+/// If evaluation fails, its type is another, or its elements do not follow each other.
+pub fn slice_of<T: mlx_rs::ArrayElement>(array: &Array) -> Result<&[T], Exception> {
     array.try_as_slice::<T>().map_err(|e| Exception::custom(e.to_string()))
 }

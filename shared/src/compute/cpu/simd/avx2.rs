@@ -69,6 +69,36 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn at_least(self, a: __m256, low: __m256) -> __m256 {
+        // Of two operands that do not compare it gives the second.
+        vectors!(_mm256_max_ps(low, a))
+    }
+
+    #[inline(always)]
+    fn most(self, a: __m256) -> f32 {
+        vectors! {
+            let four = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
+            let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps::<1>(two, two)))
+        }
+    }
+
+    #[inline(always)]
+    fn round(self, a: __m256) -> __m256 {
+        vectors!(_mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a))
+    }
+
+    #[inline(always)]
+    fn scale_by_power(self, a: __m256, n: __m256) -> __m256 {
+        // NaN is the smallest integer, whose bits are shifted out; it stays NaN in `a`, which was made of it.
+        vectors! {
+            let exponent = _mm256_slli_epi32::<23>(_mm256_cvtps_epi32(n));
+            let power = _mm256_castsi256_ps(_mm256_add_epi32(exponent, _mm256_set1_epi32(127 << 23)));
+            _mm256_mul_ps(a, power)
+        }
+    }
+
+    #[inline(always)]
     fn sum(self, a: __m256) -> f32 {
         vectors! {
             let four = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));

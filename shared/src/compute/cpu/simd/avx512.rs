@@ -72,6 +72,27 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn at_least(self, a: __m512, low: __m512) -> __m512 {
+        // Of two operands that do not compare it gives the second.
+        vectors!(_mm512_max_ps(low, a))
+    }
+
+    #[inline(always)]
+    fn most(self, a: __m512) -> f32 {
+        vectors!(_mm512_reduce_max_ps(a))
+    }
+
+    #[inline(always)]
+    fn round(self, a: __m512) -> __m512 {
+        vectors!(_mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a))
+    }
+
+    #[inline(always)]
+    fn scale_by_power(self, a: __m512, n: __m512) -> __m512 {
+        vectors!(_mm512_scalef_ps(a, n))
+    }
+
+    #[inline(always)]
     fn sum(self, a: __m512) -> f32 {
         vectors!(_mm512_reduce_add_ps(a))
     }

@@ -83,6 +83,18 @@ pub(super) trait Simd: Copy {
     /// `a · b + c`, rounded once (but by [`Portable`], twice).
     fn fma(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
 
+    /// The larger of both, and NaN where `a` is NaN.
+    fn at_least(self, a: Self::Floats, low: Self::Floats) -> Self::Floats;
+
+    /// The largest element; any, if one is NaN.
+    fn most(self, a: Self::Floats) -> f32;
+
+    /// The nearest integer.
+    fn round(self, a: Self::Floats) -> Self::Floats;
+
+    /// `a · 2ⁿ` for integers n from -124 to 0 and a from 0.5 to 2; NaN if `a` is, whatever n.
+    fn scale_by_power(self, a: Self::Floats, n: Self::Floats) -> Self::Floats;
+
     /// The sum of all elements, always in the same order.
     fn sum(self, a: Self::Floats) -> f32;
 

@@ -66,6 +66,30 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
+    fn at_least(self, a: float32x4_t, low: float32x4_t) -> float32x4_t {
+        vectors!(vmaxq_f32(a, low))
+    }
+
+    #[inline(always)]
+    fn most(self, a: float32x4_t) -> f32 {
+        vectors!(vmaxvq_f32(a))
+    }
+
+    #[inline(always)]
+    fn round(self, a: float32x4_t) -> float32x4_t {
+        vectors!(vrndnq_f32(a))
+    }
+
+    #[inline(always)]
+    fn scale_by_power(self, a: float32x4_t, n: float32x4_t) -> float32x4_t {
+        // NaN counts as 0 in integers, and stays NaN in `a`, which was made of it.
+        vectors! {
+            let exponent = vshlq_n_s32::<23>(vcvtq_s32_f32(n));
+            vmulq_f32(a, vreinterpretq_f32_s32(vaddq_s32(exponent, vdupq_n_s32(127 << 23))))
+        }
+    }
+
+    #[inline(always)]
     fn sum(self, a: float32x4_t) -> f32 {
         vectors!(vaddvq_f32(a))
     }

@@ -66,6 +66,27 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn at_least(self, a: [f32; 4], low: [f32; 4]) -> [f32; 4] {
+        std::array::from_fn(|n| if a[n] < low[n] { low[n] } else { a[n] })
+    }
+
+    #[inline(always)]
+    fn most(self, a: [f32; 4]) -> f32 {
+        a[0].max(a[1]).max(a[2].max(a[3]))
+    }
+
+    #[inline(always)]
+    fn round(self, a: [f32; 4]) -> [f32; 4] {
+        a.map(f32::round_ties_even)
+    }
+
+    #[inline(always)]
+    fn scale_by_power(self, a: [f32; 4], n: [f32; 4]) -> [f32; 4] {
+        // NaN counts as 0 in integers, and stays NaN in `a`, which was made of it.
+        std::array::from_fn(|i| a[i] * f32::from_bits(((n[i] as i32 + 127) << 23) as u32))
+    }
+
+    #[inline(always)]
     fn sum(self, a: [f32; 4]) -> f32 {
         (a[0] + a[1]) + (a[2] + a[3])
     }
