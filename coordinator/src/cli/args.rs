@@ -80,7 +80,7 @@ pub struct ClusterArgs {
     /// Threads to compute with, for `cpu` trunks and banks [default: one for each physical core]
     #[arg(long, global = true, value_name = "N", env = "LAGUNA_THREADS")]
     pub threads: Option<NonZeroUsize>,
-    /// Prompt tokens per forward pass
+    /// Prompt tokens per forward pass; where workers compute, two such passes are under way in turns
     #[arg(long, global = true, value_name = "ROWS")]
     pub chunk: Option<NonZeroUsize>,
     /// With --topology: wait this long for workers that are still loading

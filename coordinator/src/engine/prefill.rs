@@ -9,7 +9,7 @@ use crate::model::cache::SequenceCache;
 use crate::model::trace::RoutingTrace;
 use crate::model::{ForwardError, Model, Segment};
 
-/// Runs `ids` through the model, at most `chunk` tokens a pass; `each` gets every pass's residual rows
+/// Runs `ids` through the model, at most `chunk` tokens a micro-batch; `each` gets every pass's residual rows
 /// `[tokens, hidden]`.
 ///
 /// # Errors
@@ -26,7 +26,7 @@ pub fn prefill(
     if ids.is_empty() {
         return Err(ForwardError::EmptySegment);
     }
-    for ids in ids.chunks(chunk.get()) {
+    for ids in ids.chunks(Model::prefill_rows(chunk.get(), experts)) {
         let mut segment = [Segment { ids, cache }];
         each(model.forward(&mut segment, experts, trace.as_deref_mut())?)?;
     }

@@ -231,7 +231,8 @@ impl Engine {
     fn step(&mut self) {
         self.make_room();
         let decoding = self.running.iter().any(Slot::is_decoding);
-        let chunk = if decoding { (self.settings.chunk.get() / 4).max(1) } else { self.settings.chunk.get() };
+        let chunk = self.settings.chunk.get();
+        let chunk = if decoding { (chunk / 4).max(1) } else { Model::prefill_rows(chunk, &self.experts) };
         let prompts: Vec<usize> =
             (0..self.running.len()).filter(|&i| !self.running[i].is_decoding()).collect();
         let prompt = (!prompts.is_empty()).then(|| prompts[self.turn % prompts.len()]);

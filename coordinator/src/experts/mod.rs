@@ -41,7 +41,8 @@ pub struct Experts {
     inbox: Vec<Reply>,
     /// Buffers of dispatches that are done.
     spare: Vec<Scatter>,
-    staging: Staging,
+    /// One for each layer under way.
+    staging: Vec<Staging>,
     gather: Gather,
     times: ExchangeTimes,
     /// By link.
@@ -163,7 +164,7 @@ impl Experts {
             links,
             inbox: Vec::new(),
             spare: Vec::new(),
-            staging: Staging::default(),
+            staging: Vec::new(),
             gather: Gather::default(),
             times: ExchangeTimes::default(),
             link_times,
@@ -176,6 +177,11 @@ impl Experts {
         self.links.as_ref()
     }
 
+    /// Whether shards compute while this thread does something else.
+    pub fn compute_elsewhere(&self) -> bool {
+        self.links.compute_elsewhere()
+    }
+
     /// The shard in this process.
     pub const fn local(&self) -> Option<&LocalShard> {
         self.local.as_ref()
@@ -183,7 +189,7 @@ impl Experts {
 
     /// Empty buffers, as large as the last layer's if they were given back.
     pub fn take_staging(&mut self) -> Staging {
-        let mut staging = std::mem::take(&mut self.staging);
+        let mut staging = self.staging.pop().unwrap_or_default();
         staging.logits.clear();
         staging.choices.experts.clear();
         staging.choices.weights.clear();
@@ -193,7 +199,7 @@ impl Experts {
 
     /// Takes them back for the next layer. Dropping them is correct, only slower.
     pub fn keep_staging(&mut self, staging: Staging) {
-        self.staging = staging;
+        self.staging.push(staging);
     }
 
     /// Sends a layer's rows to the remote shards that hold their experts. Nothing is computed here yet.

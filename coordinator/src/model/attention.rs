@@ -13,6 +13,7 @@ use mlx_rs::{Array, Dtype, fast, ops, transforms};
 use super::Segment;
 use super::cache::{Attended, SequenceCache};
 use super::linear::{Linear, TrunkMath};
+use super::micro_batch::Piece;
 use super::norm::RmsNorm;
 use super::rope::Rope;
 
@@ -37,11 +38,12 @@ pub struct Attention {
 }
 
 impl Attention {
-    /// `x` `[rows, hidden]`, normed → `[rows, hidden]`.
+    /// `x` `[rows, hidden]`, normed, of these pieces of segments → `[rows, hidden]`.
     pub(super) fn forward(
         &self,
         layer: usize,
         x: &Array,
+        pieces: &[Piece],
         segments: &mut [Segment<'_>],
     ) -> Result<Array, Exception> {
         let rows = x.dim(0);
@@ -50,13 +52,15 @@ impl Attention {
         let k = self.k_norm.forward(&self.k.forward(x)?.reshape(&[rows, kv_heads, head_dim])?)?;
         let v = self.v.forward(x)?.reshape(&[rows, kv_heads, head_dim])?;
 
-        let mut outputs = Vec::with_capacity(segments.len());
+        let mut outputs = Vec::with_capacity(pieces.len());
         let mut first = 0;
-        for segment in segments.iter_mut() {
-            let end = first + segment.ids.len() as i32;
+        for piece in pieces {
+            let end = first + piece.ids.len() as i32;
             let whole = first == 0 && end == rows;
             let of = |a: &Array| if whole { Ok(a.clone()) } else { a.try_index((first..end, .., ..)) };
-            outputs.push(self.attend(layer, &of(&q)?, &of(&k)?, &of(&v)?, segment.cache)?);
+            let cache = &mut *segments[piece.segment].cache;
+            let at = cache.len() + piece.ids.start;
+            outputs.push(self.attend(layer, at, &of(&q)?, &of(&k)?, &of(&v)?, cache)?);
             first = end;
         }
         let out = match outputs.as_slice() {
@@ -67,20 +71,20 @@ impl Attention {
         self.o.forward(&out)
     }
 
-    /// One sequence: `[tokens, heads, head_dim]` each → `[tokens, heads, head_dim]`.
+    /// One sequence, from position `at` on: `[tokens, heads, head_dim]` each → `[tokens, heads, head_dim]`.
     fn attend(
         &self,
         layer: usize,
+        at: usize,
         q: &Array,
         k: &Array,
         v: &Array,
         cache: &mut SequenceCache,
     ) -> Result<Array, Exception> {
         let by_head = |a: &Array| a.transpose_axes(&[1, 0, 2])?.expand_dims(0);
-        let offset = cache.len();
-        let q = self.rope.forward(&by_head(q)?, offset)?;
-        let k = self.rope.forward(&by_head(k)?, offset)?;
-        let Attended { keys, values, visible } = cache.extend(layer, k, by_head(v)?)?;
+        let q = self.rope.forward(&by_head(q)?, at)?;
+        let k = self.rope.forward(&by_head(k)?, at)?;
+        let Attended { keys, values, visible } = cache.extend(layer, at, k, by_head(v)?)?;
         let scale = 1.0 / (self.head_dim as f32).sqrt();
         if let TrunkMath::Cpu(pool) = self.q.math()
             && q.dtype() == Dtype::Float32

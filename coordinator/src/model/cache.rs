@@ -93,11 +93,18 @@ impl SequenceCache {
         sliding.zip(&rings.rings).for_each(|(ring, kept)| ring.clone_from(kept));
     }
 
-    /// Adds a layer's new keys and values, `[1, kv_heads, tokens, head_dim]`, and returns what their queries see.
-    pub(super) fn extend(&mut self, layer: usize, keys: Array, values: Array) -> Result<Attended, Exception> {
+    /// Adds a layer's new keys and values, `[1, kv_heads, tokens, head_dim]`, the first of which has position `at`, and
+    /// returns what their queries see. A pass may come in parts, each at the end of the one before.
+    pub(super) fn extend(
+        &mut self,
+        layer: usize,
+        at: usize,
+        keys: Array,
+        values: Array,
+    ) -> Result<Attended, Exception> {
         match &mut self.layers[layer] {
-            LayerCache::Full(pair) => extend_full(pair, self.len, keys, values),
-            LayerCache::Sliding { window, ring } => extend_sliding(ring, *window, self.len, keys, values),
+            LayerCache::Full(pair) => extend_full(pair, at, keys, values),
+            LayerCache::Sliding { window, ring } => extend_sliding(ring, *window, at, keys, values),
         }
     }
 

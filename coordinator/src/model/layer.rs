@@ -5,7 +5,8 @@ use mlx_rs::Array;
 
 use super::attention::Attention;
 use super::dense::Swiglu;
-use super::moe::SparseMlp;
+use super::micro_batch::Piece;
+use super::moe::{InFlight, SparseMlp};
 use super::norm::RmsNorm;
 use super::trace::RoutingTrace;
 use super::{ForwardError, Segment};
@@ -30,34 +31,64 @@ pub enum Mlp {
     Sparse(Box<SparseMlp>),
 }
 
+/// A layer that was begun.
+#[derive(Debug)]
+pub(super) enum Begun {
+    /// Nothing is left to do: the residual stream, `[rows, hidden]`.
+    Whole(Array),
+    /// Its experts are at work: the residual stream without them.
+    AtExperts(Array, Box<InFlight>),
+}
+
 impl Layer {
-    pub(super) fn forward(
+    /// All of it, or as far as the dispatch of a sparse layer.
+    pub(super) fn begin(
         &self,
         index: usize,
         x: Array,
+        pieces: &[Piece],
         segments: &mut [Segment<'_>],
         experts: &mut Experts,
         trace: Option<&mut RoutingTrace>,
-    ) -> Result<Array, ForwardError> {
+    ) -> Result<Begun, ForwardError> {
         experts.flight.enter(Some(LayerId(index as u16)), x.dim(0) as usize);
         let began = experts.flight.begin();
-        let attended = self.attention.forward(index, &self.input_norm.forward(&x)?, segments)?;
+        let attended = self.attention.forward(index, &self.input_norm.forward(&x)?, pieces, segments)?;
         let x = x.add(attended)?;
         experts.flight.end_with(began, Stage::Attention, &x)?;
 
-        let mut began = experts.flight.begin();
+        let began = experts.flight.begin();
         let normed = self.post_attention_norm.forward(&x)?;
-        let (y, stage) = match &self.mlp {
-            Mlp::Dense(swiglu) => (swiglu.forward(&normed)?, Stage::Dense),
-            Mlp::Sparse(sparse) => {
-                let y = sparse.forward(&normed, experts, trace)?;
-                // What came before has stages of its own.
-                began = experts.flight.begin();
-                (y, Stage::Shared)
+        match &self.mlp {
+            Mlp::Dense(swiglu) => {
+                let x = x.add(swiglu.forward(&normed)?)?;
+                experts.flight.end_with(began, Stage::Dense, &x)?;
+                Ok(Begun::Whole(x))
             }
-        };
-        let x = x.add(y)?;
-        experts.flight.end_with(began, stage, &x)?;
-        Ok(x)
+            Mlp::Sparse(sparse) => {
+                Ok(Begun::AtExperts(x, Box::new(sparse.dispatch(&normed, experts, trace)?)))
+            }
+        }
+    }
+
+    /// The residual stream with what the experts have to add.
+    pub(super) fn finish(
+        &self,
+        index: usize,
+        begun: Begun,
+        experts: &mut Experts,
+    ) -> Result<Array, ForwardError> {
+        match (begun, &self.mlp) {
+            (Begun::AtExperts(x, sent), Mlp::Sparse(sparse)) => {
+                experts.flight.enter(Some(LayerId(index as u16)), x.dim(0) as usize);
+                let y = sparse.collect(*sent, experts)?;
+                // What came before has stages of its own.
+                let began = experts.flight.begin();
+                let x = x.add(y)?;
+                experts.flight.end_with(began, Stage::Shared, &x)?;
+                Ok(x)
+            }
+            (Begun::Whole(x) | Begun::AtExperts(x, _), _) => Ok(x),
+        }
     }
 }

@@ -5,6 +5,7 @@
 //!   - [`attention`]: q, k, v; QK norm; [`rope`]; [`cache`]; softplus gate; output
 //!   - [`dense`]: SwiGLU, for dense layers and for the [`moe`]'s shared expert
 //!   - [`moe`]: [`router`], dispatch to the shards, shared expert, sum
+//! - `micro_batch`: a pass in parts, one computing while the other is at the experts
 //! - [`head`]: residual stream → logits
 //! - [`linear`]: the products all of these are made of, [`load`] what fills them, [`quantize`] in fewer bits
 //!
@@ -18,6 +19,7 @@ pub mod head;
 pub mod layer;
 pub mod linear;
 pub mod load;
+mod micro_batch;
 pub mod moe;
 pub mod norm;
 pub mod quantize;
@@ -33,14 +35,15 @@ use laguna_shared::config::ModelConfig;
 use laguna_shared::weights::CheckpointError;
 use mlx_rs::error::Exception;
 use mlx_rs::ops::indexing::TryIndexOp;
-use mlx_rs::{Array, transforms};
+use mlx_rs::{Array, ops, transforms};
 
 use crate::experts::{Experts, ExpertsError};
 use crate::flight::Stage;
 use cache::SequenceCache;
 use embed::Embedding;
 use head::Head;
-use layer::Layer;
+use layer::{Begun, Layer};
+use micro_batch::MicroBatch;
 use trace::RoutingTrace;
 
 /// A Laguna's trunk: everything but the routed experts.
@@ -125,14 +128,44 @@ impl Model {
         &self,
         segments: &mut [Segment<'_>],
         experts: &mut Experts,
+        trace: Option<&mut RoutingTrace>,
+    ) -> Result<Array, ForwardError> {
+        let rows: usize = segments.iter().map(|segment| segment.ids.len()).sum();
+        let parts = if experts.compute_elsewhere() && rows >= LEAST_ROWS { MICRO_BATCHES } else { 1 };
+        self.forward_in(parts, segments, experts, trace)
+    }
+
+    /// [`forward`](Self::forward) in so many micro-batches.
+    fn forward_in(
+        &self,
+        parts: usize,
+        segments: &mut [Segment<'_>],
+        experts: &mut Experts,
         mut trace: Option<&mut RoutingTrace>,
     ) -> Result<Array, ForwardError> {
         let ids = self.checked_ids(segments)?;
         let began = experts.flight.begin();
-        let mut x = self.embed.forward(&ids)?;
-        for (index, layer) in self.layers.iter().enumerate() {
-            x = layer.forward(index, x, segments, experts, trace.as_deref_mut())?;
+        let mut batches = MicroBatch::cut(segments, parts);
+        for batch in &mut batches {
+            batch.start(self.embed.forward(&ids[batch.rows.clone()])?);
         }
+        for (index, layer) in self.layers.iter().enumerate() {
+            for batch in &mut batches {
+                if let Some(x) = self.finished(index, batch.begun.take(), experts)? {
+                    let pieces = &batch.pieces;
+                    batch.begun =
+                        Some(layer.begin(index, x, pieces, segments, experts, trace.as_deref_mut())?);
+                }
+            }
+        }
+        let mut parts = Vec::with_capacity(batches.len());
+        for batch in &mut batches {
+            parts.extend(self.finished(self.layers.len(), batch.begun.take(), experts)?);
+        }
+        let x = match parts.as_slice() {
+            [one] => one.clone(),
+            many => ops::concatenate(many, 0)?,
+        };
         transforms::eval([&x])?;
         experts.flight.end(began, Stage::Pass);
         for segment in segments {
@@ -157,6 +190,25 @@ impl Model {
         self.logits(&residual.try_index((-1.., ..))?)
     }
 
+    /// Rows of a prompt that one pass takes, if a micro-batch is to have `chunk`.
+    pub fn prefill_rows(chunk: usize, experts: &Experts) -> usize {
+        if experts.compute_elsewhere() { chunk.saturating_mul(MICRO_BATCHES) } else { chunk }
+    }
+
+    /// The residual stream behind the layer before `index`, which had begun.
+    fn finished(
+        &self,
+        index: usize,
+        begun: Option<Begun>,
+        experts: &mut Experts,
+    ) -> Result<Option<Array>, ForwardError> {
+        match (begun, index.checked_sub(1)) {
+            (Some(begun), Some(before)) => self.layers[before].finish(before, begun, experts).map(Some),
+            (Some(Begun::Whole(x)), None) => Ok(Some(x)),
+            _ => Ok(None),
+        }
+    }
+
     fn checked_ids(&self, segments: &[Segment<'_>]) -> Result<Vec<u32>, ForwardError> {
         let vocab_size = self.config.vocab_size;
         let mut ids = Vec::new();
@@ -172,3 +224,10 @@ impl Model {
         if ids.is_empty() { Err(ForwardError::EmptySegment) } else { Ok(ids) }
     }
 }
+
+/// Micro-batches in flight where experts compute elsewhere.
+const MICRO_BATCHES: usize = 2;
+
+/// Rows of a pass below which it stays whole: with few rows the experts' time goes to reading their weights, which each
+/// micro-batch does anew.
+const LEAST_ROWS: usize = 128;

@@ -3,7 +3,7 @@
 //! Order matters for speed: the rows leave for the remote shards before the local shard and the shared expert start.
 
 use laguna_shared::compute::ActivationType;
-use laguna_shared::compute::mlx::array::{append_bytes, append_f32};
+use laguna_shared::compute::mlx::array::{activation_dtype, append_bytes, append_f32};
 use laguna_shared::ids::LayerId;
 use mlx_rs::{Array, Dtype, transforms};
 
@@ -11,7 +11,7 @@ use super::ForwardError;
 use super::dense::Swiglu;
 use super::router::{Choices, Router};
 use super::trace::{LayerRouting, RoutingTrace};
-use crate::experts::{Experts, RoutedRows, Staging};
+use crate::experts::{Dispatch, Experts, RoutedRows, Staging};
 use crate::flight::Stage;
 
 /// A sparse layer's part of the trunk.
@@ -26,15 +26,25 @@ pub struct SparseMlp {
     pub(super) activation: ActivationType,
 }
 
+/// A sparse layer between dispatch and sum.
+#[derive(Debug)]
+pub(super) struct InFlight {
+    dispatch: Dispatch,
+    routed: RoutedRows,
+    /// Router logits: memory to give back.
+    host: Vec<f32>,
+    shared: Option<Array>,
+    rows: i32,
+}
+
 impl SparseMlp {
-    /// `x` `[rows, hidden]`, normed → `[rows, hidden]`.
-    pub(super) fn forward(
+    /// Routes `x` `[rows, hidden]`, normed, and sends it on its way.
+    pub(super) fn dispatch(
         &self,
         x: &Array,
         experts: &mut Experts,
         trace: Option<&mut RoutingTrace>,
-    ) -> Result<Array, ForwardError> {
-        let (height, hidden) = (x.dim(0), x.dim(1));
+    ) -> Result<InFlight, ForwardError> {
         let began = experts.flight.begin();
         let logits = self.router.logits(x)?;
         let x = x.contiguous()?;
@@ -45,10 +55,14 @@ impl SparseMlp {
         append_f32(&logits, &mut host)?;
         self.router.rules.choose_into(&host, &mut choices);
         append_bytes(&x, &mut bytes)?;
+        if let Some(trace) = trace {
+            let Choices { experts, weights } = choices.clone();
+            trace.layers.push(LayerRouting { layer: self.layer, experts, weights });
+        }
         let routed = RoutedRows {
             layer: self.layer,
             activation: self.activation,
-            hidden: hidden as usize,
+            hidden: x.dim(1) as usize,
             top_k: self.router.rules.top_k,
             choices,
             rows: bytes,
@@ -60,18 +74,21 @@ impl SparseMlp {
         if let Some(shared) = &shared {
             transforms::async_eval([shared])?;
         }
+        Ok(InFlight { dispatch, routed, host, shared, rows: x.dim(0) })
+    }
+
+    /// Waits for the experts' sums; `[rows, hidden]`.
+    pub(super) fn collect(&self, sent: InFlight, experts: &mut Experts) -> Result<Array, ForwardError> {
+        let InFlight { dispatch, routed, host, shared, rows } = sent;
         let sum = experts.collect(dispatch, &routed)?;
-        let sum = Array::from_slice(sum, &[height, hidden]).multiply(Array::from_f32(self.routed_scaling))?;
+        let sum = Array::from_slice(sum, &[rows, routed.hidden as i32])
+            .multiply(Array::from_f32(self.routed_scaling))?;
         let y = match shared {
             Some(shared) => sum.add(shared.as_dtype(Dtype::Float32)?)?,
             None => sum,
         };
         let RoutedRows { choices, rows, .. } = routed;
-        if let Some(trace) = trace {
-            let Choices { experts, weights } = choices.clone();
-            trace.layers.push(LayerRouting { layer: self.layer, experts, weights });
-        }
         experts.keep_staging(Staging { logits: host, choices, rows });
-        Ok(y.as_dtype(laguna_shared::compute::mlx::array::activation_dtype(self.activation))?)
+        Ok(y.as_dtype(activation_dtype(self.activation))?)
     }
 }

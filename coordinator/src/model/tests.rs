@@ -6,7 +6,9 @@ use laguna_shared::compute::ActivationType;
 use laguna_shared::compute::cpu::Pool;
 use laguna_shared::compute::mlx::array::append_f32;
 use laguna_shared::config::{ConfigOptions, Gating, RopeConfig, RouterConfig, RouterScore};
-use laguna_shared::ids::ExpertId;
+use laguna_shared::ids::{ExpertId, ExpertRange, ShardId};
+use laguna_shared::session::{CallerSettings, InMemoryLinks, InMemoryWorker};
+use laguna_worker::bank::{BankKind, load_bank, pool};
 use laguna_worker::model::OpenModel;
 use mlx_rs::Array;
 use mlx_rs::ops::indexing::TryIndexOp;
@@ -16,10 +18,13 @@ use super::attention::{Attention, softplus};
 use super::layer::Mlp;
 use super::linear::{Linear, TrunkMath};
 use super::load::TrunkSettings;
+use super::micro_batch::{MicroBatch, Piece};
 use super::quantize::TrunkBits;
 use super::rope::Rope;
 use super::router::Selection;
+use super::trace::RoutingTrace;
 use super::{Model, Segment};
+use crate::experts::Experts;
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures").join(name)
@@ -195,6 +200,12 @@ fn router_chooses_as_the_goldens_do() {
     }
 }
 
+/// A layer's attention over whole segments.
+fn attend(attention: &Attention, layer: usize, x: &Array, segments: &mut [Segment<'_>]) -> Vec<f32> {
+    let pieces = MicroBatch::cut(segments, 1).remove(0).pieces;
+    host(&attention.forward(layer, x, &pieces, segments).unwrap())
+}
+
 /// Attention of 96 tokens; a change at token 60 must not reach earlier ones, nor, on a sliding layer, later ones
 /// outside its window.
 fn reach_of_token_60(attention: &Attention, model: &Model, layer: usize) -> Vec<usize> {
@@ -203,7 +214,7 @@ fn reach_of_token_60(attention: &Attention, model: &Model, layer: usize) -> Vec<
     let run = |x: &Array| {
         let mut cache = model.new_cache();
         let mut segments = [Segment { ids: &ids, cache: &mut cache }];
-        host(&attention.forward(layer, x, &mut segments).unwrap())
+        attend(attention, layer, x, &mut segments)
     };
     let x = noise(&[96, hidden], 11);
     let other = noise(&[1, hidden], 12);
@@ -218,45 +229,51 @@ fn reach_of_token_60(attention: &Attention, model: &Model, layer: usize) -> Vec<
 
 #[test]
 fn attention_is_causal_over_96_tokens_on_both_layer_types() {
-    let model = bf16_fixture();
-    let layer_of = |sliding: bool| {
-        model.config.layers.iter().position(|l| l.sliding_window.is_some() == sliding).unwrap()
-    };
-    let full = layer_of(false);
-    assert_eq!(reach_of_token_60(&model.layers[full].attention, &model, full), (60..96).collect::<Vec<_>>());
-    let sliding = layer_of(true);
-    let window = model.config.layers[sliding].sliding_window.unwrap();
-    let reached = reach_of_token_60(&model.layers[sliding].attention, &model, sliding);
-    assert_eq!(reached, (60..60 + window).collect::<Vec<_>>(), "window {window}, itself included");
+    for model in maths().map(|math| loaded(TrunkBits::Stored, math)) {
+        let layer_of = |sliding: bool| {
+            model.config.layers.iter().position(|l| l.sliding_window.is_some() == sliding).unwrap()
+        };
+        let full = layer_of(false);
+        assert_eq!(
+            reach_of_token_60(&model.layers[full].attention, &model, full),
+            (60..96).collect::<Vec<_>>()
+        );
+        let sliding = layer_of(true);
+        let window = model.config.layers[sliding].sliding_window.unwrap();
+        let reached = reach_of_token_60(&model.layers[sliding].attention, &model, sliding);
+        assert_eq!(reached, (60..60 + window).collect::<Vec<_>>(), "window {window}, itself included");
+    }
 }
 
 #[test]
 fn any_chunks_give_the_rows_of_one_pass() {
-    let model = bf16_fixture();
-    let hidden = model.config.hidden_size as i32;
-    let x = noise(&[96, hidden], 21);
-    for layer in 0..model.layers.len() {
-        let attention = &model.layers[layer].attention;
-        let run = |splits: &[usize]| {
-            let mut cache = model.new_cache();
-            let mut out = Vec::new();
-            let mut first = 0;
-            for &size in splits {
-                let ids = vec![0; size];
-                let rows = x.try_index(first as i32..(first + size) as i32).unwrap();
-                let mut segments = [Segment { ids: &ids, cache: &mut cache }];
-                out.extend(host(&attention.forward(layer, &rows, &mut segments).unwrap()));
-                cache.advance(size);
-                first += size;
-            }
-            assert_eq!(first, 96);
-            out
-        };
-        let whole = run(&[96]);
-        for splits in [&[1; 96][..], &[16, 16, 16, 16, 16, 16], &[5, 1, 1, 40, 17, 31, 1], &[95, 1], &[1, 95]]
-        {
-            for (a, b) in whole.iter().zip(run(splits)) {
-                assert!((a - b).abs() < 1e-5, "layer {layer}, chunks {splits:?}: {a} {b}");
+    for model in maths().map(|math| loaded(TrunkBits::Stored, math)) {
+        let hidden = model.config.hidden_size as i32;
+        let x = noise(&[96, hidden], 21);
+        for layer in 0..model.layers.len() {
+            let attention = &model.layers[layer].attention;
+            let run = |splits: &[usize]| {
+                let mut cache = model.new_cache();
+                let mut out = Vec::new();
+                let mut first = 0;
+                for &size in splits {
+                    let ids = vec![0; size];
+                    let rows = x.try_index(first as i32..(first + size) as i32).unwrap();
+                    let mut segments = [Segment { ids: &ids, cache: &mut cache }];
+                    out.extend(attend(attention, layer, &rows, &mut segments));
+                    cache.advance(size);
+                    first += size;
+                }
+                assert_eq!(first, 96);
+                out
+            };
+            let whole = run(&[96]);
+            for splits in
+                [&[1; 96][..], &[16, 16, 16, 16, 16, 16], &[5, 1, 1, 40, 17, 31, 1], &[95, 1], &[1, 95]]
+            {
+                for (a, b) in whole.iter().zip(run(splits)) {
+                    assert!((a - b).abs() < 1e-5, "layer {layer}, chunks {splits:?}: {a} {b}");
+                }
             }
         }
     }
@@ -264,24 +281,26 @@ fn any_chunks_give_the_rows_of_one_pass() {
 
 #[test]
 fn segments_of_two_sequences_run_as_each_alone() {
-    let model = bf16_fixture();
-    let hidden = model.config.hidden_size as i32;
-    let x = noise(&[30, hidden], 31);
-    for layer in [0, 1] {
-        let attention = &model.layers[layer].attention;
-        let alone = |range: std::ops::Range<i32>| {
-            let ids = vec![0; range.len()];
-            let mut cache = model.new_cache();
-            let rows = x.try_index(range).unwrap();
-            host(&attention.forward(layer, &rows, &mut [Segment { ids: &ids, cache: &mut cache }]).unwrap())
-        };
-        let (mut a, mut b) = (model.new_cache(), model.new_cache());
-        let ids = [0; 20];
-        let mut segments = [Segment { ids: &ids, cache: &mut a }, Segment { ids: &ids[..10], cache: &mut b }];
-        let together = host(&attention.forward(layer, &x, &mut segments).unwrap());
-        let apart = [alone(0..20), alone(20..30)].concat();
-        for (a, b) in together.iter().zip(&apart) {
-            assert!((a - b).abs() < 1e-5, "{a} {b}");
+    for model in maths().map(|math| loaded(TrunkBits::Stored, math)) {
+        let hidden = model.config.hidden_size as i32;
+        let x = noise(&[30, hidden], 31);
+        for layer in [0, 1] {
+            let attention = &model.layers[layer].attention;
+            let alone = |range: std::ops::Range<i32>| {
+                let ids = vec![0; range.len()];
+                let mut cache = model.new_cache();
+                let rows = x.try_index(range).unwrap();
+                attend(attention, layer, &rows, &mut [Segment { ids: &ids, cache: &mut cache }])
+            };
+            let (mut a, mut b) = (model.new_cache(), model.new_cache());
+            let ids = [0; 20];
+            let mut segments =
+                [Segment { ids: &ids, cache: &mut a }, Segment { ids: &ids[..10], cache: &mut b }];
+            let together = attend(attention, layer, &x, &mut segments);
+            let apart = [alone(0..20), alone(20..30)].concat();
+            for (a, b) in together.iter().zip(&apart) {
+                assert!((a - b).abs() < 1e-5, "{a} {b}");
+            }
         }
     }
 }
@@ -354,4 +373,73 @@ fn fewer_bits_move_each_weight_by_half_a_step_of_its_group() {
             assert_eq!(q(&loaded(bits, math.clone())), after);
         }
     }
+}
+
+/// The fixture's experts in this thread, in two shards.
+fn experts_of(opened: &OpenModel) -> Experts {
+    let count = u16::try_from(opened.config.num_experts).unwrap();
+    let worker = |shard: u16, range: ExpertRange| {
+        let bank = load_bank(BankKind::Reference, opened, range, &pool(None), &mut |_| ()).unwrap();
+        let hello = opened.hello(ShardId(shard), range, ActivationType::F32).unwrap();
+        let welcome = opened.welcome(ShardId(shard), bank.as_ref()).unwrap();
+        InMemoryWorker { hello, welcome, bank }
+    };
+    let half = count / 2;
+    let workers = vec![worker(0, ExpertRange::new(0, half)), worker(1, ExpertRange::new(half, count))];
+    let links = InMemoryLinks::new(workers, CallerSettings::default()).unwrap();
+    let owners: Vec<ShardId> = (0..count).map(|e| ShardId(e / half)).collect();
+    Experts::new(&owners, Box::new(links), None).unwrap()
+}
+
+#[test]
+fn micro_batches_give_the_rows_of_one_pass() {
+    let opened = OpenModel::open(&fixture("bf16"), &ConfigOptions::default()).unwrap();
+    let mut experts = experts_of(&opened);
+    let ids: Vec<u32> = (0..90).map(|n| 5 + n * 37 % 200).collect();
+    for model in maths().map(|math| loaded(TrunkBits::Stored, math)) {
+        // Two sequences, one of which goes on; the cut lies inside the first, then inside the second.
+        let mut run = |parts: usize| {
+            let (mut a, mut b) = (model.new_cache(), model.new_cache());
+            let mut out = Vec::new();
+            let mut trace = RoutingTrace::default();
+            for (of_a, of_b) in [(0..60, 0..20), (60..90, 20..75)] {
+                let mut segments =
+                    [Segment { ids: &ids[of_a], cache: &mut a }, Segment { ids: &ids[of_b], cache: &mut b }];
+                let rows = model.forward_in(parts, &mut segments, &mut experts, Some(&mut trace)).unwrap();
+                out.extend(host(&rows));
+            }
+            assert_eq!((a.len(), b.len()), (90, 75));
+            let sparse = model.config.sparse_layers().count();
+            assert_eq!(trace.layers.len(), 2 * parts * sparse, "one entry a layer and micro-batch");
+            out
+        };
+        let whole = run(1);
+        for parts in [2, 3] {
+            for (a, b) in whole.iter().zip(run(parts)) {
+                assert!((a - b).abs() < 1e-4, "{parts} parts: {a} {b}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_pass_is_cut_into_rows_of_nearly_the_same_number() {
+    let model = bf16_fixture();
+    let (mut a, mut b, mut c) = (model.new_cache(), model.new_cache(), model.new_cache());
+    let ids = [0; 10];
+    let segments = [
+        Segment { ids: &ids[..1], cache: &mut a },
+        Segment { ids: &ids[..7], cache: &mut b },
+        Segment { ids: &ids[..3], cache: &mut c },
+    ];
+    let cut = |parts| -> Vec<_> {
+        MicroBatch::cut(&segments, parts).into_iter().map(|batch| (batch.rows, batch.pieces)).collect()
+    };
+    let piece = |segment, ids| Piece { segment, ids };
+    assert_eq!(cut(1), [(0..11, vec![piece(0, 0..1), piece(1, 0..7), piece(2, 0..3)])]);
+    assert_eq!(
+        cut(2),
+        [(0..6, vec![piece(0, 0..1), piece(1, 0..5)]), (6..11, vec![piece(1, 5..7), piece(2, 0..3)])]
+    );
+    assert_eq!(cut(100).len(), 11, "never an empty one");
 }

@@ -5,7 +5,7 @@ use laguna_shared::ids::{ExpertId, LayerId};
 /// Routing of every sparse layer, in the order the passes ran.
 #[derive(Debug, Default)]
 pub struct RoutingTrace {
-    /// One entry per sparse layer of each pass.
+    /// One entry per sparse layer of each pass, or of each micro-batch in it.
     pub layers: Vec<LayerRouting>,
 }
 

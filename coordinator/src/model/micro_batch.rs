@@ -1,0 +1,59 @@
+//! A pass in parts, each a layer's exchange apart: while the experts of one compute and its rows travel, the trunk works
+//! on the next.
+//!
+//! Rows stay in order, so the keys of a part's earlier rows are always in the cache before its own queries look.
+
+use std::ops::Range;
+
+use mlx_rs::Array;
+
+use super::Segment;
+use super::layer::Begun;
+
+/// Consecutive ids of one segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    /// Index among the pass's segments.
+    pub(super) segment: usize,
+    /// Among the segment's ids; not empty.
+    pub(super) ids: Range<usize>,
+}
+
+/// Some rows of a pass.
+#[derive(Debug)]
+pub(super) struct MicroBatch {
+    /// Among the pass's rows.
+    pub(super) rows: Range<usize>,
+    pub(super) pieces: Vec<Piece>,
+    /// What the last layer made of them; `None` while a layer has it.
+    pub(super) begun: Option<Begun>,
+}
+
+impl MicroBatch {
+    /// Cuts a pass into at most `parts`, all of nearly the same number of rows.
+    pub(super) fn cut(segments: &[Segment<'_>], parts: usize) -> Vec<Self> {
+        let total: usize = segments.iter().map(|segment| segment.ids.len()).sum();
+        let each = total.div_ceil(parts.max(1)).max(1);
+        let mut batches = Vec::with_capacity(parts);
+        for start in (0..total).step_by(each) {
+            let rows = start..total.min(start + each);
+            let mut first = 0;
+            let mut pieces = Vec::with_capacity(segments.len());
+            for (segment, Segment { ids, .. }) in segments.iter().enumerate() {
+                let ids = rows.start.clamp(first, first + ids.len()) - first
+                    ..rows.end.clamp(first, first + ids.len()) - first;
+                first += segments[segment].ids.len();
+                if !ids.is_empty() {
+                    pieces.push(Piece { segment, ids });
+                }
+            }
+            batches.push(Self { rows, pieces, begun: None });
+        }
+        batches
+    }
+
+    /// Gives it the residual stream to begin with.
+    pub(super) fn start(&mut self, x: Array) {
+        self.begun = Some(Begun::Whole(x));
+    }
+}
