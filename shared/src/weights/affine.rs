@@ -31,6 +31,15 @@ pub fn unpack_row(bits: u32, packed: &[u8], out: &mut [u8]) {
 
 /// Packs one row: the inverse of [`unpack_row`].
 fn pack_row(bits: u32, codes: &[u8], packed: &mut Vec<u8>) {
+    match bits {
+        8 => packed.extend_from_slice(codes),
+        4 => packed.extend(codes.as_chunks::<2>().0.iter().map(|[low, high]| low | high << 4)),
+        _ => pack_bits(bits, codes, packed),
+    }
+}
+
+/// As [`pack_row`], for any width.
+fn pack_bits(bits: u32, codes: &[u8], packed: &mut Vec<u8>) {
     let (mut held, mut count) = (0_u16, 0);
     for code in codes {
         held |= u16::from(*code) << count;
@@ -61,21 +70,36 @@ pub fn quantize(raw: &RawMatrix, bits: u32, group_size: usize, scale_type: Float
     let mut row = vec![0.0; raw.cols];
     let mut codes = vec![0; raw.cols];
     let steps = ((1_u32 << bits) - 1) as f32;
+    let largest = steps + 0.5;
     for packed in raw.weight.chunks_exact(raw.cols * float.size()) {
         decode_floats(float, packed, &mut row);
         for (group, codes) in row.chunks_exact(group_size).zip(codes.chunks_exact_mut(group_size)) {
-            let min = group.iter().copied().fold(f32::INFINITY, f32::min);
-            let max = group.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let (min, max) = extremes(group);
             let bias = encode_float(scale_type, min, &mut out.biases);
             let scale = encode_float(scale_type, (max - bias) / steps, &mut out.scales);
             for (weight, code) in group.iter().zip(codes) {
-                // A scale of 0 gives NaN, which becomes code 0.
-                *code = ((weight - bias) / scale).round().clamp(0.0, steps) as u8;
+                // The nearest: it is not negative but for rounding. A scale of 0 gives NaN, which becomes code 0.
+                let steps = (weight - bias) / scale + 0.5;
+                *code = if steps > largest { largest } else { steps } as u8;
             }
         }
         pack_row(bits, &codes, &mut out.weight);
     }
     Some(out)
+}
+
+/// The smallest and the largest of some weights. Several at a time, in no order, so that vectors can do it.
+fn extremes(group: &[f32]) -> (f32, f32) {
+    let (mut min, mut max) = ([f32::INFINITY; 8], [f32::NEG_INFINITY; 8]);
+    let (eights, rest) = group.as_chunks::<8>();
+    for eight in eights {
+        for n in 0..8 {
+            min[n] = if eight[n] < min[n] { eight[n] } else { min[n] };
+            max[n] = if eight[n] > max[n] { eight[n] } else { max[n] };
+        }
+    }
+    let least = min.into_iter().chain(rest.iter().copied()).fold(f32::INFINITY, f32::min);
+    (least, max.into_iter().chain(rest.iter().copied()).fold(f32::NEG_INFINITY, f32::max))
 }
 
 /// Appends a float in its type; returns the value that it has there.
