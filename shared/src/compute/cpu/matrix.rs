@@ -8,6 +8,7 @@ use std::slice;
 use super::affine::{self, AffineRows};
 use super::isa::Isa;
 use super::lines::Lines;
+use super::nibbles::{self, NibbleRows};
 use super::plain::{self, PlainRows};
 use super::pool::{Pool, Scratch, Work};
 use super::rows::{FloatRows, SplitBuffer, SplitRows, stride, width};
@@ -58,12 +59,21 @@ pub(super) struct Inputs<'a> {
 pub(super) enum Route {
     /// [`split`]; reads split rows.
     Split,
+    /// [`nibbles`]; reads split rows.
+    Nibbles,
     /// [`plain`]; reads f32 rows.
     Plain,
     /// [`affine`]; reads f32 rows.
     Affine,
     /// [`panel`]; reads f32 rows.
     Panel,
+}
+
+impl Route {
+    /// Whether it reads split rows; else f32.
+    pub(super) const fn reads_split(self) -> bool {
+        matches!(self, Self::Split | Self::Nibbles)
+    }
 }
 
 /// A matrix that cannot be.
@@ -246,6 +256,11 @@ impl CpuMatrix {
         match self.format {
             MatrixFormat::Nvfp4 if self.splits && n <= FEW && self.isa.multiplies_bytes() => Route::Split,
             MatrixFormat::Plain(_) if n <= FEW && self.cols.is_multiple_of(16) => Route::Plain,
+            MatrixFormat::Affine { bits: 4, group_size, .. }
+                if n <= self.isa.few_nibbles() && nibbles::fits(group_size) =>
+            {
+                Route::Nibbles
+            }
             // Decoding for each row anew pays for fewer rows; what comes out is the same.
             MatrixFormat::Affine { bits: 4, group_size, .. } if n <= 2 && group_size.is_multiple_of(16) => {
                 Route::Affine
@@ -293,6 +308,20 @@ impl CpuMatrix {
                     out,
                     stride,
                 );
+            }
+            (Route::Nibbles, MatrixFormat::Affine { group_size, scale_type, .. }) => {
+                let group_bytes = cols / group_size * scale_type.size();
+                let groups = rows.start * group_bytes..rows.end * group_bytes;
+                let w = NibbleRows {
+                    cols,
+                    group_size,
+                    scale_type,
+                    codes: &view.weight[rows.start * cols / 2..rows.end * cols / 2],
+                    scales: &view.scales[groups.clone()],
+                    biases: &view.biases[groups],
+                    multiplier,
+                };
+                nibbles::multiply(isa, w, x.split, which, out, stride, &mut work.sums);
             }
             (Route::Affine, MatrixFormat::Affine { bits, group_size, scale_type }) => {
                 let (code_bytes, group_bytes) =
@@ -367,7 +396,7 @@ impl Prepared {
     fn fill(&mut self, matrix: &CpuMatrix, pool: &Pool, x: &[f32], n: usize) {
         let cols = matrix.cols;
         self.which.extend(self.which.len() as u32..n as u32);
-        if matrix.route(n) == Route::Split {
+        if matrix.route(n).reads_split() {
             let target = self.split.take(n, cols);
             for (row, x) in (0..).zip(x.chunks_exact(cols)) {
                 // SAFETY: the buffer is this thread's.
