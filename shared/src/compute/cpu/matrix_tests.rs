@@ -405,6 +405,38 @@ fn the_same_rows_give_the_same_bits_on_any_number_of_threads_and_in_any_company(
 }
 
 #[test]
+fn products_together_give_the_bits_of_products_apart() {
+    // All routes at once, small matrices and one that many threads share.
+    let heights = [130, 7, 48, 300, 1, 64];
+    let cases: Vec<Case> = formats()
+        .into_iter()
+        .zip(heights.into_iter().cycle())
+        .map(|(format, rows_of_w)| Case::new(format, rows_of_w, WIDTH))
+        .collect();
+    for isa in Isa::available() {
+        let matrices: Vec<CpuMatrix> = cases.iter().map(|case| case.matrix(isa)).collect();
+        let all: Vec<&CpuMatrix> = matrices.iter().collect();
+        for n in [1, 2, 3, 9] {
+            let x = rows(n, WIDTH);
+            let apart: Vec<f32> = matrices
+                .iter()
+                .flat_map(|matrix| {
+                    let mut out = vec![f32::NAN; n * matrix.rows()];
+                    matrix.matmul(&Pool::new(1), &x, &mut out);
+                    out
+                })
+                .collect();
+            for threads in [1, 3] {
+                let mut together = vec![f32::NAN; apart.len()];
+                matmul_all(&all, &Pool::new(threads), &x, &mut together);
+                assert_eq!(together, apart, "{isa:?}, {n} rows, {threads} threads");
+            }
+        }
+    }
+    matmul_all(&[], &Pool::new(1), &[], &mut []);
+}
+
+#[test]
 fn parts_that_do_not_belong_together_are_refused_in_numbers() {
     let new = |format, cols, weight: usize, scales: usize| {
         let parts = [weight, scales, 0].map(|len| vec![0_u8; len].into());

@@ -2,7 +2,8 @@
 //!
 //! - [`isa`]: which instructions this processor has, found out once
 //! - [`pool`]: the threads, and each one's working memory
-//! - [`matrix`]: one weight matrix in any format, and `y = x · Wᵀ` with it; not only for experts
+//! - [`matrix`]: one weight matrix in any format; not only for experts
+//! - [`product`]: `y = x · Wᵀ` with one matrix, or with several that have the same x
 //! - `rows`: rows of activations as the kernels read them: padded f32, and split into bytes
 //! - `split`, `nibbles`, `plain`, `affine`, `panel`: the kernels: NVFP4, affine codes of four bits, floats and other
 //!   affine codes with few rows, anything with many
@@ -30,6 +31,7 @@ mod nibbles;
 mod panel;
 mod plain;
 pub mod pool;
+pub mod product;
 mod rows;
 mod simd;
 mod split;
@@ -43,3 +45,4 @@ pub use bank::CpuBank;
 pub use isa::Isa;
 pub use matrix::CpuMatrix;
 pub use pool::Pool;
+pub use product::matmul_all;
