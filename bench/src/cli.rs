@@ -19,6 +19,7 @@ use crate::experts::variant::Variant;
 use crate::link::flags::LinkArgs;
 use crate::load::flags::LoadArgs;
 use crate::machine::Machine;
+use crate::products::flags::ProductsArgs;
 use crate::report::{self, progress};
 use crate::scale::flags::ScaleArgs;
 use crate::synth::{self, Layout, Preset, Shape};
@@ -43,6 +44,8 @@ enum Command {
     Exchange(ExchangeArgs),
     /// Banks of S-shaped NVFP4 experts, beside the speed of memory and an f64 oracle
     Experts(ExpertsArgs),
+    /// The trunk's products on the CPU in each weight format, beside the speed of memory
+    Products(ProductsArgs),
     /// Prompt and decode speed, time of a sparse layer, and memory, by where the experts are
     E2e(E2eArgs),
     /// Decode and prefill along one axis at a time: shards, rows, prompt, experts, link
@@ -235,6 +238,7 @@ fn run(cli: Cli) -> Result<(), BenchError> {
     match cli.command {
         Command::Exchange(args) => report::print(&machine, &args.plan().run(&mut say)?, cli.json),
         Command::Experts(args) => report::print(&machine, &args.plan().run(&mut say)?, cli.json),
+        Command::Products(args) => report::print(&machine, &args.plan().run(&mut say)?, cli.json),
         Command::E2e(args) => {
             // Kept until the last run has ended.
             let synthetic = args.synthetic()?;

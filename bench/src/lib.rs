@@ -5,6 +5,7 @@
 //!
 //! - [`exchange`]: the project's links beside raw UDP, TCP and TLS
 //! - [`experts`]: banks beside the speed of memory and an f64 oracle
+//! - [`products`]: the trunk's matrix products beside the speed of memory
 //! - [`e2e`]: whole models, by where the experts are, and at the end of which link
 //! - [`scale`]: the same along one axis at a time
 //! - [`load`]: from start to serving, beside reading the same bytes
@@ -26,6 +27,7 @@ pub mod experts;
 pub mod link;
 pub mod load;
 pub mod machine;
+pub mod products;
 pub mod report;
 pub mod scale;
 pub mod stats;

@@ -9,6 +9,7 @@ use serde_json::json;
 use crate::error::BenchError;
 use crate::exchange::measure::{Record as Exchange, Spinning};
 use crate::machine::Machine;
+use crate::products::measure::Record as Products;
 use crate::{e2e::measure::Record as EndToEnd, experts::measure::Record as Experts};
 
 /// A result that has a line in a table.
@@ -120,6 +121,26 @@ impl Row for Exchange {
             spin(|spin| spin.ratio_p50, 2),
             format!("{:.1}", self.allocations_per_call),
             format!("{:.1}", self.worker_allocations_per_call),
+        ]
+    }
+}
+
+impl Row for Products {
+    const BENCH: &'static str = "products";
+    const HEADS: &'static [&'static str] =
+        &["format", "isa", "threads", "rows", "calls", "ms", "read GB/s", "weight GB/s", "share"];
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            name(&self.format),
+            self.isa.to_owned(),
+            self.threads.to_string(),
+            self.rows.to_string(),
+            self.calls.to_string(),
+            format!("{:.2}", self.p50_us / 1e3),
+            format!("{:.2}", self.read_gb_s),
+            format!("{:.2}", self.weight_gb_s),
+            format!("{:.0} %", self.share * 100.0),
         ]
     }
 }

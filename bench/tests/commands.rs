@@ -67,6 +67,16 @@ fn experts_are_near_the_oracle() {
 }
 
 #[test]
+fn products_are_measured_in_every_format() {
+    let results = results(&["products", "--json", "--quick", "--rows", "1,5", "--threads", "1,2"]);
+    assert_eq!(results.len(), 5 * 2 * 2);
+    for result in &results {
+        positive(result, &["p50_us", "read_gb_s", "weight_gb_s", "share"]);
+    }
+    assert_eq!((&results[8]["format"], &results[8]["rows"]), (&"affine4".into(), &1.into()));
+}
+
+#[test]
 fn whole_models_run_in_every_set_up() {
     let results = results(&["e2e", "--json", "--repeats", "1", "--prompt", "12", "--tokens", "4"]);
     assert_eq!(results.len(), 4);

@@ -48,9 +48,10 @@ impl Attention {
     ) -> Result<Array, Exception> {
         let rows = x.dim(0);
         let (heads, kv_heads, head_dim) = (self.heads as i32, self.kv_heads as i32, self.head_dim as i32);
-        let q = self.q_norm.forward(&self.q.forward(x)?.reshape(&[rows, heads, head_dim])?)?;
-        let k = self.k_norm.forward(&self.k.forward(x)?.reshape(&[rows, kv_heads, head_dim])?)?;
-        let v = self.v.forward(x)?.reshape(&[rows, kv_heads, head_dim])?;
+        let (q, k, v, gate) = self.project(x)?;
+        let q = self.q_norm.forward(&q.reshape(&[rows, heads, head_dim])?)?;
+        let k = self.k_norm.forward(&k.reshape(&[rows, kv_heads, head_dim])?)?;
+        let v = v.reshape(&[rows, kv_heads, head_dim])?;
 
         let mut outputs = Vec::with_capacity(pieces.len());
         let mut first = 0;
@@ -67,8 +68,23 @@ impl Attention {
             [one] => one.clone(),
             many => ops::concatenate(many, 0)?,
         };
-        let out = self.gated(x, out)?.reshape(&[rows, heads * head_dim])?;
+        let out = self.gated(gate.as_ref(), out)?.reshape(&[rows, heads * head_dim])?;
         self.o.forward(&out)
+    }
+
+    /// Everything that is multiplied with `x`: q, k, v, and the gate if there is one.
+    fn project(&self, x: &Array) -> Result<(Array, Array, Array, Option<Array>), Exception> {
+        let Self { q, k, v, gate, .. } = self;
+        Ok(match gate {
+            Some(gate) => {
+                let [q, k, v, gate] = Linear::forward_all([q, k, v, gate], x)?;
+                (q, k, v, Some(gate))
+            }
+            None => {
+                let [q, k, v] = Linear::forward_all([q, k, v], x)?;
+                (q, k, v, None)
+            }
+        })
     }
 
     /// One sequence, from position `at` on: `[tokens, heads, head_dim]` each → `[tokens, heads, head_dim]`.
@@ -133,15 +149,15 @@ impl Attention {
         Ok(Array::from_slice(&out, q.shape()))
     }
 
-    /// `out · softplus(g_proj x)`, the softplus in f32; one factor a head or one a channel.
-    pub(super) fn gated(&self, x: &Array, out: Array) -> Result<Array, Exception> {
-        let Some(gate) = &self.gate else { return Ok(out) };
+    /// `out · softplus(gate)`, the softplus in f32; one factor a head or one a channel. `gate` is `g_proj x`.
+    pub(super) fn gated(&self, gate: Option<&Array>, out: Array) -> Result<Array, Exception> {
+        let Some(gate) = gate else { return Ok(out) };
         let width = match self.gating {
             Gating::PerElement => self.head_dim as i32,
             Gating::PerHead | Gating::None => 1,
         };
-        let gate = softplus(&gate.forward(x)?)?.as_dtype(out.dtype())?;
-        out.multiply(gate.reshape(&[x.dim(0), self.heads as i32, width])?)
+        let gate = softplus(gate)?.as_dtype(out.dtype())?;
+        out.multiply(gate.reshape(&[out.dim(0), self.heads as i32, width])?)
     }
 }
 

@@ -16,8 +16,8 @@ pub struct Swiglu {
 impl Swiglu {
     /// `[rows, hidden]` → `[rows, hidden]`.
     pub(super) fn forward(&self, x: &Array) -> Result<Array, Exception> {
-        let gate = self.gate.forward(x)?;
-        let inner = ops::sigmoid(&gate)?.multiply(&gate)?.multiply(self.up.forward(x)?)?;
+        let [gate, up] = Linear::forward_all([&self.gate, &self.up], x)?;
+        let inner = ops::sigmoid(&gate)?.multiply(&gate)?.multiply(up)?;
         self.down.forward(&inner)
     }
 }

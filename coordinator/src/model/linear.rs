@@ -1,8 +1,9 @@
 //! Matrix products of the trunk, whatever the checkpoint's number format, and wherever they are computed.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
-use laguna_shared::compute::cpu::{CpuMatrix, Pool};
+use laguna_shared::compute::cpu::{CpuMatrix, Pool, matmul_all};
 use laguna_shared::compute::mlx::Matrix;
 use laguna_shared::compute::mlx::array::append_f32;
 use laguna_shared::compute::mlx::packed::MatrixBytes;
@@ -77,15 +78,22 @@ impl Linear {
         match &self.weight {
             Weight::Mlx { matrix, multiplier } => self.scaled(matrix.matmul(x)?, *multiplier),
             Weight::Cpu { matrix, pool } => {
-                let rows = x.dim(0);
-                let mut y = vec![0.0; rows as usize * matrix.rows()];
-                let x = x.as_dtype(Dtype::Float32)?.contiguous()?;
-                x.eval()?;
-                let values = x.try_as_slice::<f32>().map_err(|e| Exception::custom(e.to_string()))?;
-                matrix.matmul(pool, values, &mut y);
-                Array::from_slice(&y, &[rows, matrix.rows() as i32]).as_dtype(self.activation)
+                let [y] = products([matrix.as_ref()], pool, x)?;
+                y.as_dtype(self.activation)
             }
         }
+    }
+
+    /// [`forward`](Self::forward) of each with the same rows. On the CPU all of them are computed together.
+    pub(super) fn forward_all<const N: usize>(
+        linears: [&Self; N],
+        x: &Array,
+    ) -> Result<[Array; N], Exception> {
+        let Some((matrices, pool)) = together(linears) else {
+            return each(linears.iter().map(|linear| linear.forward(x)));
+        };
+        let products = products(matrices, pool, x)?;
+        each(products.iter().zip(linears).map(|(y, linear)| y.as_dtype(linear.activation)))
     }
 
     /// Rows `ids` of the matrix itself, `[ids, cols]`, in the activation type.
@@ -139,3 +147,64 @@ impl Linear {
         y.as_dtype(Dtype::Float32)?.multiply(Array::from_f32(multiplier))?.as_dtype(self.activation)
     }
 }
+
+/// The matrices and the pool, if all are computed on the CPU by the same threads.
+fn together<const N: usize>(linears: [&Linear; N]) -> Option<([&CpuMatrix; N], &Arc<Pool>)> {
+    let Weight::Cpu { matrix, pool } = &linears.first()?.weight else { return None };
+    let mut matrices = [matrix.as_ref(); N];
+    for (at, linear) in matrices.iter_mut().zip(linears) {
+        match &linear.weight {
+            Weight::Cpu { matrix, pool: other } if Arc::ptr_eq(pool, other) && matrix.cols() == at.cols() => {
+                *at = matrix.as_ref();
+            }
+            _ => return None,
+        }
+    }
+    Some((matrices, pool))
+}
+
+/// `x · Wᵀ` with each matrix, f32, computed here and now.
+fn products<const N: usize>(
+    matrices: [&CpuMatrix; N],
+    pool: &Pool,
+    x: &Array,
+) -> Result<[Array; N], Exception> {
+    let rows = x.dim(0);
+    let x = x.as_dtype(Dtype::Float32)?.contiguous()?;
+    x.eval()?;
+    let values = x.try_as_slice::<f32>().map_err(|e| Exception::custom(e.to_string()))?;
+    let len = rows as usize * matrices.iter().map(|matrix| matrix.rows()).sum::<usize>();
+    RESULTS.with_borrow_mut(|kept| {
+        let mut once = Vec::new();
+        // What is left from before is written over.
+        let all = if len <= KEPT { &mut *kept } else { &mut once };
+        all.resize(len.max(all.len()), 0.0);
+        let all = &mut all[..len];
+        matmul_all(&matrices, pool, values, all);
+        let mut rest: &[f32] = all;
+        // MLX could adopt memory (`mlx_array_new_data_managed`), but mlx-rs does not offer it: one copy it is.
+        each(matrices.iter().map(|matrix| {
+            let (y, after) = rest.split_at(rows as usize * matrix.rows());
+            rest = after;
+            Ok(Array::from_slice(y, &[rows, matrix.rows() as i32]))
+        }))
+    })
+}
+
+/// As many arrays as there are linears.
+fn each<const N: usize>(
+    arrays: impl Iterator<Item = Result<Array, Exception>>,
+) -> Result<[Array; N], Exception> {
+    let arrays: Vec<Array> = arrays.collect::<Result<_, _>>()?;
+    arrays
+        .try_into()
+        .map_err(|other: Vec<Array>| Exception::custom(format!("{} products of {N}", other.len())))
+}
+
+thread_local! {
+    /// Results on their way into MLX's arrays.
+    static RESULTS: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Most results that a thread keeps memory for: 4 MB. Larger ones are of prompts, where allocating does not show.
+const KEPT: usize = 1 << 20;

@@ -159,7 +159,8 @@ fn a_gate_of_zeros_scales_every_head_by_ln_2() {
     let zeros =
         mlx_rs::ops::zeros_dtype(&[2, model.config.hidden_size as i32], mlx_rs::Dtype::Float32).unwrap();
     let out = noise(&[2, heads, head_dim], 3);
-    let gated = host(&attention.gated(&zeros, out.clone()).unwrap());
+    let gate = attention.gate.as_ref().unwrap().forward(&zeros).unwrap();
+    let gated = host(&attention.gated(Some(&gate), out.clone()).unwrap());
     for (gated, plain) in gated.iter().zip(host(&out)) {
         assert!((gated - plain * std::f32::consts::LN_2).abs() < 1e-6);
     }

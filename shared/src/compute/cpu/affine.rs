@@ -1,5 +1,5 @@
 //! Affine weights of four or eight bits times a few rows: decoded in registers, in the order of [`super::panel`] and
-//! with its roundings, so that both give the same bits.
+//! with its roundings, so that both give the same bits. What [`super::nibbles`] takes does not come here.
 
 use super::decode::floats;
 use super::lines::Lines;

@@ -14,7 +14,7 @@ use half::bf16;
 use super::batch::Order;
 use super::isa::Isa;
 use super::lines::Lines;
-use super::matrix::{CpuMatrix, Inputs, Route, SharedSlice, tile_rows};
+use super::matrix::{CpuMatrix, Inputs, SharedSlice, tile_rows};
 use super::pool::{Pool, Scratch};
 use super::rows::{FloatRows, SplitBuffer, stride, width};
 use crate::compute::{ActivationType, BankError, BankLoadError, ExpertBank, ExpertBatch};
@@ -211,7 +211,7 @@ impl Call<'_> {
     /// The batch's rows as f32, and split if an expert will want them so.
     fn read_rows(&self, x: &mut Lines<f32>, x_split: &mut SplitBuffer) {
         let (rows, stride) = (self.batch.counts.len(), stride(self.hidden));
-        let splits = self.any_routed(Route::Split, |expert| [&expert.gate, &expert.up]);
+        let splits = self.any_splits(|expert| [&expert.gate, &expert.up]);
         let x = SharedSlice::new(x.take(rows * stride));
         let target = x_split.take(if splits { rows } else { 0 }, self.hidden);
         self.pool.run(rows, &|row, _| {
@@ -231,7 +231,7 @@ impl Call<'_> {
     fn gate_and_up(&self, x: &Inputs<'_>, inner: &mut Lines<f32>, inner_split: &mut SplitBuffer) {
         let (groups, inner_cols) = (self.order.groups(), self.inner());
         let (stride, width) = (stride(inner_cols), width(inner_cols));
-        let splits = self.any_routed(Route::Split, |expert| [&expert.down, &expert.down]);
+        let splits = self.any_splits(|expert| [&expert.down, &expert.down]);
         let inner = SharedSlice::new(inner.take(self.order.len() * stride));
         let target = inner_split.take(if splits { self.order.len() } else { 0 }, inner_cols);
         let tile = tile_rows(inner_cols * groups.len(), self.pool.threads());
@@ -246,7 +246,7 @@ impl Call<'_> {
             expert.gate.multiply(cols.clone(), x, which, gate, tile, work);
             expert.up.multiply(cols.clone(), x, which, up, tile, work);
 
-            let split = expert.down.route(group.len()) == Route::Split;
+            let split = expert.down.route(group.len()).reads_split();
             let pairs = gate.chunks_exact_mut(tile).zip(up.chunks_exact(tile));
             for (position, (gate, up)) in group.positions().zip(pairs) {
                 let values = &mut gate[..cols.len()];
@@ -308,10 +308,10 @@ impl Call<'_> {
         });
     }
 
-    /// Whether some group is multiplied on `route` by either of two matrices.
-    fn any_routed(&self, route: Route, matrices: impl Fn(&Expert) -> [&CpuMatrix; 2]) -> bool {
+    /// Whether some group is multiplied from split rows by either of two matrices.
+    fn any_splits(&self, matrices: impl Fn(&Expert) -> [&CpuMatrix; 2]) -> bool {
         self.order.groups().iter().any(|group| {
-            matrices(&self.experts[group.expert]).iter().any(|matrix| matrix.route(group.len()) == route)
+            matrices(&self.experts[group.expert]).iter().any(|matrix| matrix.route(group.len()).reads_split())
         })
     }
 }

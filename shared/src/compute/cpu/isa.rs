@@ -49,6 +49,20 @@ impl Isa {
         !matches!(self.0, Kind::Portable)
     }
 
+    /// Rows up to which affine codes of four bits are better multiplied as bytes, for each row anew, than decoded once
+    /// for all. Measured, but for NEON's.
+    pub(super) const fn few_nibbles(self) -> usize {
+        match self.0 {
+            Kind::Portable => 0,
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2(_) => 3,
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512(_) => 6,
+            #[cfg(target_arch = "aarch64")]
+            Kind::Neon(_) => 4,
+        }
+    }
+
     /// For messages.
     pub const fn name(self) -> &'static str {
         match self.0 {

@@ -1,16 +1,15 @@
-//! One weight matrix and products with it, over bytes that are not copied.
+//! One weight matrix over bytes that are not copied, and how some of its rows are multiplied.
 
-use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::slice;
 
 use super::affine::{self, AffineRows};
 use super::isa::Isa;
-use super::lines::Lines;
+use super::nibbles::{self, NibbleRows};
 use super::plain::{self, PlainRows};
-use super::pool::{Pool, Scratch, Work};
-use super::rows::{FloatRows, SplitBuffer, SplitRows, stride, width};
+use super::pool::Work;
+use super::rows::{FloatRows, SplitRows, stride};
 use super::split::{self, CodeRows};
 use super::{decode, panel};
 use crate::weights::inventory::{MatrixFormat, MatrixSource};
@@ -58,12 +57,21 @@ pub(super) struct Inputs<'a> {
 pub(super) enum Route {
     /// [`split`]; reads split rows.
     Split,
+    /// [`nibbles`]; reads split rows.
+    Nibbles,
     /// [`plain`]; reads f32 rows.
     Plain,
     /// [`affine`]; reads f32 rows.
     Affine,
     /// [`panel`]; reads f32 rows.
     Panel,
+}
+
+impl Route {
+    /// Whether it reads split rows; else f32.
+    pub(super) const fn reads_split(self) -> bool {
+        matches!(self, Self::Split | Self::Nibbles)
+    }
 }
 
 /// A matrix that cannot be.
@@ -187,45 +195,6 @@ impl CpuMatrix {
         (self.weight.len() + self.scales.len() + self.biases.len()) as u64
     }
 
-    /// `out = x · Wᵀ`: `x` is `[n, cols]`, `out` `[n, rows]`, both row-major.
-    ///
-    /// The same rows give the same bits, whatever the number of threads. Allocates nothing once a thread has called it
-    /// with as many rows.
-    ///
-    /// # Panics
-    /// If the lengths do not belong together.
-    pub fn matmul(&self, pool: &Pool, x: &[f32], out: &mut [f32]) {
-        let n = x.len() / self.cols.max(1);
-        assert_eq!(x.len(), n * self.cols, "x is rows of {} elements", self.cols);
-        assert_eq!(out.len(), n * self.rows, "out is {n} rows of {} elements", self.rows);
-        if out.is_empty() {
-            return;
-        }
-        PREPARED.with_borrow_mut(|prepared| {
-            prepared.fill(self, pool, x, n);
-            let (inputs, which) = (prepared.inputs(self.cols), &prepared.which[..n]);
-            let tile = tile_rows(self.rows, pool.threads());
-            let out = SharedSlice::new(out);
-            pool.run(self.rows.div_ceil(tile), &|task, scratch| {
-                let rows = task * tile..self.rows.min((task + 1) * tile);
-                let Scratch { work, left: sums, .. } = scratch;
-                if n == 1 {
-                    // SAFETY: each task has a range of its own.
-                    let out = unsafe { out.part(rows.clone()) };
-                    return self.multiply(rows, &inputs, which, out, tile, work);
-                }
-                let sums = sums.take(n * tile);
-                self.multiply(rows.clone(), &inputs, which, sums, tile, work);
-                for (n, sums) in sums.chunks_exact(tile).enumerate() {
-                    let from = n * self.rows;
-                    // SAFETY: each task has a range of its own in every row.
-                    let out = unsafe { out.part(from + rows.start..from + rows.end) };
-                    out.copy_from_slice(&sums[..rows.len()]);
-                }
-            });
-        });
-    }
-
     /// Appends row `row` of the matrix as f32, `[cols]`: an embedding look-up.
     ///
     /// # Panics
@@ -246,6 +215,11 @@ impl CpuMatrix {
         match self.format {
             MatrixFormat::Nvfp4 if self.splits && n <= FEW && self.isa.multiplies_bytes() => Route::Split,
             MatrixFormat::Plain(_) if n <= FEW && self.cols.is_multiple_of(16) => Route::Plain,
+            MatrixFormat::Affine { bits: 4, group_size, .. }
+                if n <= self.isa.few_nibbles() && nibbles::fits(group_size) =>
+            {
+                Route::Nibbles
+            }
             // Decoding for each row anew pays for fewer rows; what comes out is the same.
             MatrixFormat::Affine { bits: 4, group_size, .. } if n <= 2 && group_size.is_multiple_of(16) => {
                 Route::Affine
@@ -293,6 +267,20 @@ impl CpuMatrix {
                     out,
                     stride,
                 );
+            }
+            (Route::Nibbles, MatrixFormat::Affine { group_size, scale_type, .. }) => {
+                let group_bytes = cols / group_size * scale_type.size();
+                let groups = rows.start * group_bytes..rows.end * group_bytes;
+                let w = NibbleRows {
+                    cols,
+                    group_size,
+                    scale_type,
+                    codes: &view.weight[rows.start * cols / 2..rows.end * cols / 2],
+                    scales: &view.scales[groups.clone()],
+                    biases: &view.biases[groups],
+                    multiplier,
+                };
+                nibbles::multiply(isa, w, x.split, which, out, stride, &mut work.sums);
             }
             (Route::Affine, MatrixFormat::Affine { bits, group_size, scale_type }) => {
                 let (code_bytes, group_bytes) =
@@ -350,49 +338,6 @@ impl<'a> MatrixView<'a> {
     }
 }
 
-/// A thread's rows for [`CpuMatrix::matmul`].
-#[derive(Debug, Default)]
-struct Prepared {
-    floats: Lines<f32>,
-    split: SplitBuffer,
-    /// 0, 1, 2 …
-    which: Vec<u32>,
-}
-
-thread_local! {
-    static PREPARED: RefCell<Prepared> = RefCell::default();
-}
-
-impl Prepared {
-    fn fill(&mut self, matrix: &CpuMatrix, pool: &Pool, x: &[f32], n: usize) {
-        let cols = matrix.cols;
-        self.which.extend(self.which.len() as u32..n as u32);
-        if matrix.route(n) == Route::Split {
-            let target = self.split.take(n, cols);
-            for (row, x) in (0..).zip(x.chunks_exact(cols)) {
-                // SAFETY: the buffer is this thread's.
-                unsafe { target.write(matrix.isa, row, 0..cols, x) };
-            }
-            return;
-        }
-        let (stride, width) = (stride(cols), width(cols));
-        let floats = SharedSlice::new(self.floats.take(n * stride));
-        pool.run(n.div_ceil(COPIED), &|task, _| {
-            for row in task * COPIED..n.min((task + 1) * COPIED) {
-                // SAFETY: each row belongs to one task.
-                let out = unsafe { floats.part(row * stride..row * stride + width) };
-                let (out, padding) = out.split_at_mut(cols);
-                out.copy_from_slice(&x[row * cols..][..cols]);
-                padding.fill(0.0);
-            }
-        });
-    }
-
-    fn inputs(&self, cols: usize) -> Inputs<'_> {
-        Inputs { floats: FloatRows { values: self.floats.all(), cols }, split: self.split.rows(cols) }
-    }
-}
-
 /// A slice that several threads write, each its own parts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SharedSlice<'a, T> {
@@ -428,9 +373,6 @@ pub(super) fn tile_rows(rows: usize, threads: usize) -> usize {
 
 /// Rows up to which weights are better read again for each than decoded once for all.
 pub const FEW: usize = 4;
-
-/// Rows of x that one task copies: some are copied at once.
-const COPIED: usize = 16;
 
 /// E4M3's NaN; above it are the negative ones.
 const NAN_SCALE: u8 = 0x7f;

@@ -2,6 +2,8 @@
 
 use half::{bf16, f16};
 
+use super::lines::Lines;
+use super::nibbles::{self, NibbleRows};
 use super::rows::SplitBuffer;
 use super::split::{self, CodeRows};
 use super::*;
@@ -95,6 +97,20 @@ impl Case {
         Self { shape: (rows, cols), format, weight, scales, biases, multiplier: 1.0, exact }
     }
 
+    /// The same codes and scales of an affine matrix with biases of -8 · scale, about what weights around zero get.
+    fn around_zero(mut self) -> Self {
+        let MatrixFormat::Affine { group_size, scale_type, .. } = self.format else { unreachable!() };
+        let numbers = |part: &[u8]| -> Vec<f64> {
+            part.chunks(scale_type.size()).map(|bytes| number(scale_type, bytes)).collect()
+        };
+        let (scales, biases) = (numbers(&self.scales), numbers(&self.biases));
+        self.biases = scales.iter().flat_map(|scale| bytes_of(scale_type, (-8.0 * scale) as f32)).collect();
+        for (at, exact) in self.exact.iter_mut().enumerate() {
+            *exact += -8.0 * scales[at / group_size] - biases[at / group_size];
+        }
+        self
+    }
+
     fn matrix(&self, isa: Isa) -> CpuMatrix {
         let [weight, scales, biases] =
             [&self.weight, &self.scales, &self.biases].map(|part| part.clone().into());
@@ -158,13 +174,21 @@ fn relative_rms(found: &[f32], exact: &[f64]) -> f64 {
     (off / exact.iter().map(|exact| exact * exact).sum::<f64>()).sqrt()
 }
 
+/// Columns that every one of [`formats`] allows.
+const WIDTH: usize = 768;
+
 fn formats() -> Vec<MatrixFormat> {
     let mut all: Vec<MatrixFormat> =
         [FloatType::Bf16, FloatType::F16, FloatType::F32].map(MatrixFormat::Plain).into();
     all.push(MatrixFormat::Nvfp4);
     for (bits, group_size, scale_type) in [
         (4, 32, FloatType::Bf16),
+        (4, 32, FloatType::F16),
         (4, 64, FloatType::F16),
+        (4, 64, FloatType::Bf16),
+        (4, 128, FloatType::Bf16),
+        (4, 256, FloatType::F32),
+        (4, 48, FloatType::F32),
         (8, 32, FloatType::F32),
         (8, 64, FloatType::Bf16),
         (2, 64, FloatType::F32),
@@ -242,6 +266,52 @@ fn products_of_bytes_agree_with_f64_on_every_instruction_set() {
     }
 }
 
+/// The same for affine codes of four bits, also with rows that are mostly of one sign.
+#[test]
+fn products_of_nibbles_agree_with_f64_on_every_instruction_set() {
+    for format in formats() {
+        let MatrixFormat::Affine { bits: 4, group_size, scale_type } = format else { continue };
+        if !nibbles::fits(group_size) {
+            continue;
+        }
+        for (rows_of_w, cols) in shapes(format) {
+            let case = Case::new(format, rows_of_w, cols).around_zero();
+            let mut x = rows(4, cols);
+            x[3 * cols..].iter_mut().for_each(|x| *x = 1.0 + *x / 64.0);
+            for isa in Isa::available() {
+                let mut buffer = SplitBuffer::default();
+                let target = buffer.take(4, cols);
+                for (row, x) in (0..).zip(x.chunks(cols)) {
+                    // In two parts, of which a group may have some of both.
+                    let half = cols / 32 * 16;
+                    // SAFETY: the buffer is this test's.
+                    unsafe {
+                        target.write(isa, row, half..cols, &x[half..]);
+                        target.write(isa, row, 0..half, &x[..half]);
+                    }
+                }
+                let w = NibbleRows {
+                    cols,
+                    group_size,
+                    scale_type,
+                    codes: &case.weight,
+                    scales: &case.scales,
+                    biases: &case.biases,
+                    multiplier: 1.0,
+                };
+                let mut out = vec![f32::NAN; 3 * rows_of_w];
+                let which = [3_u32, 0, 1];
+                let mut scratch = Lines::default();
+                nibbles::multiply(isa, w, buffer.rows(cols), &which, &mut out, rows_of_w, &mut scratch);
+                for (out, row) in out.chunks(rows_of_w).zip(which) {
+                    let rms = relative_rms(out, &case.product(&x[row as usize * cols..][..cols]));
+                    assert!(rms <= 5e-7, "{isa:?}, {format:?} [{rows_of_w}, {cols}], row {row}: {rms:e}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn negative_and_nan_scales_are_what_they_say() {
     let pool = Pool::new(1);
@@ -266,7 +336,7 @@ fn negative_and_nan_scales_are_what_they_say() {
 fn what_is_not_a_number_is_not_hidden() {
     let pool = Pool::new(2);
     for format in formats() {
-        let (rows_of_w, cols) = (20, 320);
+        let (rows_of_w, cols) = (20, WIDTH);
         let case = Case::new(format, rows_of_w, cols);
         for n in [1, 3, 9] {
             for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
@@ -289,14 +359,16 @@ fn what_is_not_a_number_is_not_hidden() {
 #[test]
 fn numbers_of_any_size_keep_their_digits() {
     let pool = Pool::new(1);
-    let case = Case::new(MatrixFormat::Nvfp4, 20, 256);
-    for size in [1e-26_f32, 1e-12, 1e12, 1e30] {
-        let x: Vec<f32> = rows(1, 256).iter().map(|x| x * size).collect();
-        for isa in Isa::available() {
-            let mut out = vec![0.0; 20];
-            case.matrix(isa).matmul(&pool, &x, &mut out);
-            let rms = relative_rms(&out, &case.product(&x));
-            assert!(rms <= 1e-6, "{isa:?} {size:e}: {rms:e}");
+    let affine = MatrixFormat::Affine { bits: 4, group_size: 32, scale_type: FloatType::F16 };
+    for case in [Case::new(MatrixFormat::Nvfp4, 20, 256), Case::new(affine, 20, 256)] {
+        for size in [1e-26_f32, 1e-12, 1e12, 1e30] {
+            let x: Vec<f32> = rows(1, 256).iter().map(|x| x * size).collect();
+            for isa in Isa::available() {
+                let mut out = vec![0.0; 20];
+                case.matrix(isa).matmul(&pool, &x, &mut out);
+                let rms = relative_rms(&out, &case.product(&x));
+                assert!(rms <= 1e-6, "{isa:?}, {:?} {size:e}: {rms:e}", case.format);
+            }
         }
     }
 }
@@ -304,27 +376,64 @@ fn numbers_of_any_size_keep_their_digits() {
 #[test]
 fn the_same_rows_give_the_same_bits_on_any_number_of_threads_and_in_any_company() {
     for format in formats() {
-        let case = Case::new(format, 130, 320);
-        let x = rows(40, 320);
+        let case = Case::new(format, 130, WIDTH);
+        let x = rows(40, WIDTH);
         for isa in Isa::available() {
             let matrix = case.matrix(isa);
             let product = |threads: usize, x: &[f32]| {
-                let mut out = vec![0.0; x.len() / 320 * 130];
+                let mut out = vec![0.0; x.len() / WIDTH * 130];
                 matrix.matmul(&Pool::new(threads), x, &mut out);
                 out
             };
             let all = product(1, &x);
             assert_eq!(product(3, &x), all, "{isa:?} {format:?}");
-            let company = product(2, &x[320..][..9 * 320]);
+            let company = product(2, &x[WIDTH..][..9 * WIDTH]);
             assert_eq!(company, all[130..][..9 * 130], "{isa:?} {format:?}");
-            let few = product(2, &x[..2 * 320]);
-            assert_eq!(product(3, &x[..320]), few[..130], "{isa:?} {format:?}");
-            // NVFP4 with few rows is multiplied as integers.
-            if format != MatrixFormat::Nvfp4 {
+            let few = product(2, &x[..2 * WIDTH]);
+            assert_eq!(product(3, &x[..WIDTH]), few[..130], "{isa:?} {format:?}");
+            // With few rows these are multiplied as integers.
+            let integers = match format {
+                MatrixFormat::Nvfp4 => true,
+                MatrixFormat::Affine { bits, group_size, .. } => bits == 4 && nibbles::fits(group_size),
+                MatrixFormat::Plain(_) => false,
+            };
+            if !integers {
                 assert_eq!(few, all[..2 * 130], "{isa:?} {format:?}");
             }
         }
     }
+}
+
+#[test]
+fn products_together_give_the_bits_of_products_apart() {
+    // All routes at once, small matrices and one that many threads share.
+    let heights = [130, 7, 48, 300, 1, 64];
+    let cases: Vec<Case> = formats()
+        .into_iter()
+        .zip(heights.into_iter().cycle())
+        .map(|(format, rows_of_w)| Case::new(format, rows_of_w, WIDTH))
+        .collect();
+    for isa in Isa::available() {
+        let matrices: Vec<CpuMatrix> = cases.iter().map(|case| case.matrix(isa)).collect();
+        let all: Vec<&CpuMatrix> = matrices.iter().collect();
+        for n in [1, 2, 3, 9] {
+            let x = rows(n, WIDTH);
+            let apart: Vec<f32> = matrices
+                .iter()
+                .flat_map(|matrix| {
+                    let mut out = vec![f32::NAN; n * matrix.rows()];
+                    matrix.matmul(&Pool::new(1), &x, &mut out);
+                    out
+                })
+                .collect();
+            for threads in [1, 3] {
+                let mut together = vec![f32::NAN; apart.len()];
+                matmul_all(&all, &Pool::new(threads), &x, &mut together);
+                assert_eq!(together, apart, "{isa:?}, {n} rows, {threads} threads");
+            }
+        }
+    }
+    matmul_all(&[], &Pool::new(1), &[], &mut []);
 }
 
 #[test]

@@ -2,18 +2,21 @@
 //!
 //! - [`isa`]: which instructions this processor has, found out once
 //! - [`pool`]: the threads, and each one's working memory
-//! - [`matrix`]: one weight matrix in any format, and `y = x · Wᵀ` with it; not only for experts
+//! - [`matrix`]: one weight matrix in any format; not only for experts
+//! - [`product`]: `y = x · Wᵀ` with one matrix, or with several that have the same x
 //! - `rows`: rows of activations as the kernels read them: padded f32, and split into bytes
-//! - `split`, `plain`, `affine`, `panel`: the kernels: NVFP4, floats and affine codes with few rows, anything with many
+//! - `split`, `nibbles`, `plain`, `affine`, `panel`: the kernels: NVFP4, affine codes of four bits, floats and other
+//!   affine codes with few rows, anything with many
 //! - `decode`: packed weights to f32, which `panel` multiplies
 //! - `simd`: the vector operations that the kernels are written in, once for each instruction set
 //! - [`attention`]: queries over cached keys and values, a block of keys at a time
 //! - [`bank`]: the [`crate::compute::ExpertBank`]; `batch` sorts its slots by expert
 //!
 //! Numbers: every kernel keeps f32 accuracy (errors near 1e-7 of the result's size, whatever the format), sums in an
-//! order that depends on the matrix alone, and gives a row the same bits whatever the number of threads. With up to
-//! [`matrix::FEW`] rows an NVFP4 matrix is multiplied in another way than with more, which shows in the last bits
-//! only; the other formats give a row the same bits in any company. NaN and infinities in a row make its results NaN
+//! order that depends on the matrix alone, and gives a row the same bits whatever the number of threads. With few
+//! rows ([`matrix::FEW`], or as many as the instruction set is worth) an NVFP4 matrix, and an affine one of four bits
+//! whose groups are a power of two from 32 on, is multiplied in another way than with more, which shows in the last
+//! bits only; the other formats give a row the same bits in any company. NaN and infinities in a row make its results NaN
 //! or infinite.
 // The one room besides MLX's seam with unsafe code: vector instructions, and threads that share a buffer.
 #![allow(unsafe_code)]
@@ -26,9 +29,11 @@ mod decode;
 pub mod isa;
 mod lines;
 pub mod matrix;
+mod nibbles;
 mod panel;
 mod plain;
 pub mod pool;
+pub mod product;
 mod rows;
 mod simd;
 mod split;
@@ -45,3 +50,4 @@ pub use bank::CpuBank;
 pub use isa::Isa;
 pub use matrix::CpuMatrix;
 pub use pool::Pool;
+pub use product::matmul_all;

@@ -57,17 +57,23 @@ fn multiply_with<S: Simd>(
 }
 
 /// A float type, for the compiler to make a loop of its own.
-trait Float {
+pub(super) trait Float {
     const SIZE: usize;
 
     /// # Safety
     /// A vector of these floats can be read at `from`.
     unsafe fn load<S: Simd>(s: S, from: *const u8) -> S::Floats;
+
+    /// `COUNT` of these floats, each `LANES / COUNT` times in a row.
+    ///
+    /// # Safety
+    /// They can be read at `from`; `COUNT` is as [`Simd::spread_f32`] says.
+    unsafe fn spread<S: Simd, const COUNT: usize>(s: S, from: *const u8) -> S::Floats;
 }
 
 macro_rules! floats {
-    ($($name:ident, $size:literal, $load:ident;)*) => {$(
-        struct $name;
+    ($($name:ident, $size:literal, $load:ident, $spread:ident;)*) => {$(
+        pub(super) struct $name;
         impl Float for $name {
             const SIZE: usize = $size;
 
@@ -76,13 +82,19 @@ macro_rules! floats {
                 // SAFETY: as promised.
                 unsafe { s.$load(from) }
             }
+
+            #[inline(always)]
+            unsafe fn spread<S: Simd, const COUNT: usize>(s: S, from: *const u8) -> S::Floats {
+                // SAFETY: as promised.
+                unsafe { s.$spread::<COUNT>(from) }
+            }
         }
     )*};
 }
 floats! {
-    Bf16, 2, load_bf16;
-    F16, 2, load_f16;
-    F32, 4, load_f32;
+    Bf16, 2, load_bf16, spread_bf16;
+    F16, 2, load_f16, spread_f16;
+    F32, 4, load_f32, spread_f32;
 }
 
 /// A block of rows or, if not `many`, one row.

@@ -92,6 +92,11 @@ impl Pool {
         self.workers.len() + 1
     }
 
+    /// Whether every other thread has gone to sleep, if there are any: a run then begins with waking them.
+    pub(super) fn sleeps(&self) -> bool {
+        self.shared.asleep.iter().all(|asleep| asleep.load(SeqCst))
+    }
+
     /// Calls `work` once with each number below `tasks`, in no order and on any thread, and returns when all are done.
     ///
     /// Must not be called from inside `work`.
@@ -99,11 +104,11 @@ impl Pool {
     /// # Panics
     /// If a task panics.
     pub(super) fn run(&self, tasks: usize, work: &(dyn Fn(usize, &mut Scratch) + Sync)) {
-        let mut scratch = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         if tasks <= 1 || self.workers.is_empty() {
-            (0..tasks).for_each(|task| work(task, &mut scratch));
+            self.run_alone(tasks, work);
             return;
         }
+        let mut scratch = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let shared = &*self.shared;
         // SAFETY: only the lifetime changes. `Closing` waits for every thread that has joined before this function
         // ends, by return or panic, and nobody joins or looks afterwards.
@@ -127,6 +132,12 @@ impl Pool {
         shared.take_tasks(job, &mut scratch);
         drop(closing);
         assert!(!shared.panicked.swap(false, SeqCst), "a task of the pool panicked");
+    }
+
+    /// [`Pool::run`] on the calling thread only: for what is done before another thread has woken up.
+    pub(super) fn run_alone(&self, tasks: usize, work: &(dyn Fn(usize, &mut Scratch) + Sync)) {
+        let mut scratch = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        (0..tasks).for_each(|task| work(task, &mut scratch));
     }
 }
 

@@ -1,8 +1,9 @@
-//! Rows of activations as the kernels read them: f32, and split into bytes for products with NVFP4.
+//! Rows of activations as the kernels read them: f32, and split into bytes for products with codes of four bits.
 //!
 //! Split, sixteen elements x share the scale s = largest |x| / 8,355,000, and each is an integer q = round(x / s) of 24
 //! bits, taken apart into three signed bytes: q = (high · 256 + middle) · 256 + low. The integers' products with E2M1
-//! weights are exact, so what is lost is half a unit of the last of 24 bits of the sixteen's largest, as in f32 itself.
+//! weights or affine codes are exact, so what is lost is half a unit of the last of 24 bits of the sixteen's largest, as
+//! in f32 itself.
 //! A group whose largest is below 2⁻¹⁰⁰ counts as zero; one with a NaN or an infinity has the scale NaN.
 
 use std::ops::Range;
@@ -46,8 +47,12 @@ pub(super) struct SplitRows<'a> {
     bytes: &'a [i8],
     /// `-OFFSET · Σ q` of eight elements each.
     corrections: &'a [i32],
-    /// Scale of eight elements each, times 128: half of the doubled weights, 2⁸ of the scales' f16.
+    /// `-CENTRE · Σ q` of eight elements each.
+    centres: &'a [i32],
+    /// Scale of eight elements each, times [`FACTOR`].
     scales: &'a [f32],
+    /// `Σ x` of sixteen elements each, times [`FACTOR`].
+    sums: &'a [f32],
     /// Elements per row, zeros at the end included.
     pub(super) padded: usize,
 }
@@ -57,7 +62,9 @@ pub(super) struct SplitRows<'a> {
 pub(super) struct SplitBuffer {
     bytes: Lines<i8>,
     corrections: Lines<i32>,
+    centres: Lines<i32>,
     scales: Lines<f32>,
+    sums: Lines<f32>,
 }
 
 /// One row of [`SplitRows`].
@@ -65,6 +72,7 @@ pub(super) struct SplitBuffer {
 pub(super) struct SplitRow {
     pub(super) bytes: *const i8,
     pub(super) corrections: *const i32,
+    pub(super) centres: *const i32,
     pub(super) scales: *const f32,
 }
 
@@ -79,8 +87,15 @@ impl<'a> SplitRows<'a> {
         SplitRow {
             bytes: self.bytes[row * width * PARTS..][..width * PARTS].as_ptr(),
             corrections: self.corrections[row * width / 8..][..width / 8].as_ptr(),
+            centres: self.centres[row * width / 8..][..width / 8].as_ptr(),
             scales: self.scales[row * width / 8..][..width / 8].as_ptr(),
         }
+    }
+
+    /// `Σ x` of each sixteen elements of a row, times [`FACTOR`]: `[padded / 16]`.
+    pub(super) fn sums(&self, row: u32) -> &'a [f32] {
+        let width = self.padded / GROUP;
+        &self.sums[row as usize * width..][..width]
     }
 }
 
@@ -91,7 +106,9 @@ impl SplitBuffer {
         SplitTarget {
             bytes: self.bytes.take(rows * padded * PARTS).as_mut_ptr(),
             corrections: self.corrections.take(rows * padded / 8).as_mut_ptr(),
+            centres: self.centres.take(rows * padded / 8).as_mut_ptr(),
             scales: self.scales.take(rows * padded / 8).as_mut_ptr(),
+            sums: self.sums.take(rows * padded / GROUP).as_mut_ptr(),
             rows,
             cols,
             padded,
@@ -103,7 +120,9 @@ impl SplitBuffer {
         SplitRows {
             bytes: self.bytes.all(),
             corrections: self.corrections.all(),
+            centres: self.centres.all(),
             scales: self.scales.all(),
+            sums: self.sums.all(),
             padded: SplitRows::padded(cols),
         }
     }
@@ -114,7 +133,9 @@ impl SplitBuffer {
 pub(super) struct SplitTarget {
     bytes: *mut i8,
     corrections: *mut i32,
+    centres: *mut i32,
     scales: *mut f32,
+    sums: *mut f32,
     rows: usize,
     cols: usize,
     padded: usize,
@@ -166,7 +187,7 @@ fn split_with<S: Simd>(s: S, target: &SplitTarget, row: usize, cols: Range<usize
                 sixteen = [0.0; GROUP];
                 (0.0, f32::NAN)
             }
-            SMALLEST.. => (LARGEST / largest, largest / LARGEST * 128.0),
+            SMALLEST.. => (LARGEST / largest, largest / LARGEST * FACTOR),
             _ => (0.0, 0.0),
         };
         // SAFETY: finite, and with a largest of LARGEST but for a rounding.
@@ -183,7 +204,13 @@ fn split_with<S: Simd>(s: S, target: &SplitTarget, row: usize, cols: Range<usize
                 .add(eights)
                 .cast::<[i32; 2]>()
                 .write_unaligned([-S::OFFSET * sums[0], -S::OFFSET * sums[1]]);
+            target
+                .centres
+                .add(eights)
+                .cast::<[i32; 2]>()
+                .write_unaligned([-CENTRE * sums[0], -CENTRE * sums[1]]);
             target.scales.add(eights).cast::<[f32; 2]>().write_unaligned([scale; 2]);
+            target.sums.add(eights / 2).write((sums[0] + sums[1]) as f32 * scale);
         }
     }
 }
@@ -192,7 +219,15 @@ fn split_with<S: Simd>(s: S, target: &SplitTarget, row: usize, cols: Range<usize
 pub(super) const PARTS: usize = 3;
 
 /// Elements that share a scale.
-const GROUP: usize = 16;
+pub(super) const GROUP: usize = 16;
+
+/// In scales and sums: half of NVFP4's doubled weights, and 2⁸ of its scales' f16. A power of two, so that it can be
+/// divided out exactly.
+pub(super) const FACTOR: f32 = 128.0;
+
+/// The middle of affine codes of four bits. Less by this they are small on either side of zero, and their products with
+/// rows that are mostly of one sign do not grow to be taken off again by the biases'.
+pub(super) const CENTRE: i32 = 8;
 
 /// f32 in the widest vector.
 const WIDEST: usize = 16;

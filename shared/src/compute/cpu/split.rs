@@ -1,4 +1,5 @@
-//! NVFP4 weights times a few rows, in integers: see [`super::rows`] for how rows are split.
+//! NVFP4 weights times a few rows, in integers: see [`super::rows`] for how rows are split. [`super::nibbles`] is the
+//! same for affine codes.
 //!
 //! A vector of codes is looked up once (twice the weight, and plus 12 where the instruction wants one unsigned side)
 //! and multiplied with each byte plane; the planes' sums are put together as integers, exactly, and scaled by row and
@@ -83,7 +84,7 @@ unsafe fn block<S: Simd, const ROWS: usize>(
         let codes = w.codes.as_ptr().add(row * code_bytes);
         let scales = w.scales.as_ptr().add(row * scale_bytes);
         for at in 0..whole {
-            let planes = Planes::load(s, x, padded, at);
+            let planes = Planes::load(s, x, x.corrections, padded, at);
             for (r, sum) in sums.iter_mut().enumerate() {
                 let codes = codes.add(r * code_bytes + at * step / 2);
                 let scales = scales.add(r * scale_bytes + at * step / 16);
@@ -93,13 +94,13 @@ unsafe fn block<S: Simd, const ROWS: usize>(
                         s.prefetch(scales.wrapping_add(ahead / 8));
                     }
                 }
-                *sum = planes.multiply(s, codes, scales, *sum);
+                *sum = planes.multiply(s, s.e2m1(s.load_ints(codes)), s.e4m3_pairs(scales), *sum);
             }
         }
         let done = whole * step;
         if done < w.cols {
             // What does not fill a vector, with zeros: their scales are zero too.
-            let planes = Planes::load(s, x, padded, whole);
+            let planes = Planes::load(s, x, x.corrections, padded, whole);
             for (r, sum) in sums.iter_mut().enumerate() {
                 let (mut last_codes, mut last_scales) = ([0_u8; 64], [0_u8; 8]);
                 let left = (w.cols - done) / 16;
@@ -107,7 +108,8 @@ unsafe fn block<S: Simd, const ROWS: usize>(
                 let scales = scales.add(r * scale_bytes + done / 16);
                 std::ptr::copy_nonoverlapping(codes, last_codes.as_mut_ptr(), left * 8);
                 std::ptr::copy_nonoverlapping(scales, last_scales.as_mut_ptr(), left);
-                *sum = planes.multiply(s, last_codes.as_ptr(), last_scales.as_ptr(), *sum);
+                let weights = s.e2m1(s.load_ints(last_codes.as_ptr()));
+                *sum = planes.multiply(s, weights, s.e4m3_pairs(last_scales.as_ptr()), *sum);
             }
         }
     }
@@ -119,7 +121,7 @@ unsafe fn block<S: Simd, const ROWS: usize>(
 }
 
 /// What a step needs of a split row.
-struct Planes<S: Simd> {
+pub(super) struct Planes<S: Simd> {
     even: [S::Ints; PARTS],
     odd: [S::Ints; PARTS],
     correction: S::Ints,
@@ -128,9 +130,9 @@ struct Planes<S: Simd> {
 
 impl<S: Simd> Planes<S> {
     /// # Safety
-    /// `x` has `padded` elements, and more than `at` steps.
+    /// `x` has `padded` elements, and more than `at` steps; `corrections` are its own, for the weights to come.
     #[inline(always)]
-    unsafe fn load(s: S, x: SplitRow, padded: usize, at: usize) -> Self {
+    pub(super) unsafe fn load(s: S, x: SplitRow, corrections: *const i32, padded: usize, at: usize) -> Self {
         let bytes = 4 * S::LANES;
         // SAFETY: as promised.
         unsafe {
@@ -140,18 +142,20 @@ impl<S: Simd> Planes<S> {
                 even[part] = s.load_ints(plane.cast());
                 odd[part] = s.load_ints(plane.add(padded / 2).cast());
             }
-            let correction = s.load_ints(x.corrections.add(at * S::LANES).cast());
+            let correction = s.load_ints(corrections.add(at * S::LANES).cast());
             Self { even, odd, correction, scale: s.load(x.scales.add(at * S::LANES)) }
         }
     }
 
-    /// # Safety
-    /// A vector of codes and the scales for it can be read.
+    /// `sum` plus the products with weights, small integers of even elements and of odd ones, times their scales.
     #[inline(always)]
-    unsafe fn multiply(&self, s: S, codes: *const u8, scales: *const u8, sum: S::Floats) -> S::Floats {
-        // SAFETY: as promised.
-        let (codes, scales) = unsafe { (s.load_ints(codes), s.e4m3_pairs(scales)) };
-        let weights = s.e2m1(codes);
+    pub(super) fn multiply(
+        &self,
+        s: S,
+        weights: (S::Ints, S::Ints),
+        scales: S::Floats,
+        sum: S::Floats,
+    ) -> S::Floats {
         let mut total = s.zero_ints();
         for part in (1..PARTS).rev() {
             let dot = s.dot8(s.zero_ints(), weights, self.even[part], self.odd[part]);

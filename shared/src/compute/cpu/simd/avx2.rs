@@ -128,8 +128,16 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn nibble_pairs(self, codes: __m256i) -> (__m256i, __m256i) {
+        vectors! {
+            let low = _mm256_set1_epi8(15);
+            (_mm256_and_si256(codes, low), _mm256_and_si256(_mm256_srli_epi16::<4>(codes), low))
+        }
+    }
+
+    #[inline(always)]
     fn dot8(self, sum: __m256i, weights: (__m256i, __m256i), even: __m256i, odd: __m256i) -> __m256i {
-        // 24 · 128 · 4 = 12288 fits an i16.
+        // 24 · 128 · 4 = 12288 fits an i16; a nibble is less than 24.
         vectors! {
             let pairs = _mm256_add_epi16(
                 _mm256_maddubs_epi16(weights.0, even),
@@ -156,6 +164,46 @@ impl Simd for Avx2 {
             let four = _mm_cvtsi32_si128(from.cast::<i32>().read_unaligned());
             let twice = _mm_setr_epi8(0, -1, 0, -1, 1, -1, 1, -1, 2, -1, 2, -1, 3, -1, 3, -1);
             _mm256_cvtph_ps(_mm_slli_epi16::<7>(_mm_shuffle_epi8(four, twice)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn spread_f32<const COUNT: usize>(self, from: *const u8) -> __m256 {
+        vectors! {
+            match COUNT {
+                2 => {
+                    let two = _mm256_set1_epi64x(from.cast::<i64>().read_unaligned());
+                    _mm256_permutevar_ps(_mm256_castsi256_ps(two), _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1))
+                }
+                _ => _mm256_set1_ps(from.cast::<f32>().read_unaligned()),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn spread_f16<const COUNT: usize>(self, from: *const u8) -> __m256 {
+        vectors!(_mm256_cvtph_ps(match COUNT {
+            2 => {
+                let each = _mm_set_epi64x(0x0302_0302_0302_0302, 0x0100_0100_0100_0100);
+                _mm_shuffle_epi8(_mm_cvtsi32_si128(from.cast::<i32>().read_unaligned()), each)
+            }
+            _ => _mm_set1_epi16(from.cast::<i16>().read_unaligned()),
+        }))
+    }
+
+    #[inline(always)]
+    unsafe fn spread_bf16<const COUNT: usize>(self, from: *const u8) -> __m256 {
+        // Two bytes go to the upper half of each f32; an index of -1 gives the lower half zeros.
+        vectors! {
+            let ints = match COUNT {
+                2 => {
+                    let (a, b) = (0x0100_ffff, 0x0302_ffff);
+                    let each = _mm256_setr_epi32(a, a, a, a, b, b, b, b);
+                    _mm256_shuffle_epi8(_mm256_set1_epi32(from.cast::<i32>().read_unaligned()), each)
+                }
+                _ => _mm256_slli_epi32::<16>(_mm256_set1_epi16(from.cast::<i16>().read_unaligned())),
+            };
+            _mm256_castsi256_ps(ints)
         }
     }
 

@@ -118,6 +118,14 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn nibble_pairs(self, codes: __m512i) -> (__m512i, __m512i) {
+        vectors! {
+            let low = _mm512_set1_epi8(15);
+            (_mm512_and_si512(codes, low), _mm512_and_si512(_mm512_srli_epi16::<4>(codes), low))
+        }
+    }
+
+    #[inline(always)]
     fn dot8(self, sum: __m512i, weights: (__m512i, __m512i), even: __m512i, odd: __m512i) -> __m512i {
         vectors!(_mm512_dpbusd_epi32(_mm512_dpbusd_epi32(sum, weights.0, even), weights.1, odd))
     }
@@ -142,6 +150,67 @@ impl Simd for Avx512 {
                 4, -1, 4, -1, 5, -1, 5, -1, 6, -1, 6, -1, 7, -1, 7, -1,
             );
             _mm512_cvtph_ps(_mm256_slli_epi16::<7>(_mm256_shuffle_epi8(eight, twice)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn spread_f32<const COUNT: usize>(self, from: *const u8) -> __m512 {
+        vectors! {
+            match COUNT {
+                4 => {
+                    let each = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+                    _mm512_permutevar_ps(_mm512_broadcast_f32x4(_mm_loadu_ps(from.cast())), each)
+                }
+                2 => {
+                    let each = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+                    let two = _mm512_set1_epi64(from.cast::<i64>().read_unaligned());
+                    _mm512_permutevar_ps(_mm512_castsi512_ps(two), each)
+                }
+                _ => _mm512_set1_ps(from.cast::<f32>().read_unaligned()),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn spread_f16<const COUNT: usize>(self, from: *const u8) -> __m512 {
+        vectors!(_mm512_cvtph_ps(match COUNT {
+            4 => {
+                let each = _mm256_setr_epi64x(
+                    0x0100_0100_0100_0100,
+                    0x0302_0302_0302_0302,
+                    0x0504_0504_0504_0504,
+                    0x0706_0706_0706_0706,
+                );
+                _mm256_shuffle_epi8(_mm256_set1_epi64x(from.cast::<i64>().read_unaligned()), each)
+            }
+            2 => {
+                let (first, second) = (0x0100_0100_0100_0100, 0x0302_0302_0302_0302);
+                let each = _mm256_setr_epi64x(first, first, second, second);
+                _mm256_shuffle_epi8(_mm256_set1_epi32(from.cast::<i32>().read_unaligned()), each)
+            }
+            _ => _mm256_set1_epi16(from.cast::<i16>().read_unaligned()),
+        }))
+    }
+
+    #[inline(always)]
+    unsafe fn spread_bf16<const COUNT: usize>(self, from: *const u8) -> __m512 {
+        // Two bytes go to the upper half of each f32; an index of -1 gives the lower half zeros.
+        vectors! {
+            let value = |n: i32| (2 * n + 1) << 24 | (2 * n) << 16 | 0xffff;
+            let ints = match COUNT {
+                4 => {
+                    let [a, b, c, d] = [value(0), value(1), value(2), value(3)];
+                    let each = _mm512_setr_epi32(a, a, a, a, b, b, b, b, c, c, c, c, d, d, d, d);
+                    _mm512_shuffle_epi8(_mm512_set1_epi64(from.cast::<i64>().read_unaligned()), each)
+                }
+                2 => {
+                    let [a, b] = [value(0), value(1)];
+                    let each = _mm512_setr_epi32(a, a, a, a, a, a, a, a, b, b, b, b, b, b, b, b);
+                    _mm512_shuffle_epi8(_mm512_set1_epi32(from.cast::<i32>().read_unaligned()), each)
+                }
+                _ => _mm512_slli_epi32::<16>(_mm512_set1_epi16(from.cast::<i16>().read_unaligned())),
+            };
+            _mm512_castsi512_ps(ints)
         }
     }
 

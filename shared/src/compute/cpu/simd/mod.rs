@@ -108,6 +108,9 @@ pub(super) trait Simd: Copy {
     /// E2M1 codes, two a byte: twice the weights, plus `OFFSET`, of the low nibbles and of the high ones; as bytes.
     fn e2m1(self, codes: Self::Ints) -> (Self::Ints, Self::Ints);
 
+    /// Codes of four bits, two a byte: the low nibbles and the high ones, as bytes.
+    fn nibble_pairs(self, codes: Self::Ints) -> (Self::Ints, Self::Ints);
+
     /// In each i32: `sum` plus the products of its four bytes of `low` with those of `even`, and of `high` with `odd`.
     fn dot8(
         self,
@@ -128,6 +131,25 @@ pub(super) trait Simd: Copy {
     /// # Safety
     /// `LANES / 2` bytes can be read at `from`.
     unsafe fn e4m3_pairs(self, from: *const u8) -> Self::Floats;
+
+    /// `COUNT` f32, little-endian, each `LANES / COUNT` times in a row. `COUNT` is 1 with any number of lanes, 2 with
+    /// eight or sixteen, 4 with sixteen: as many groups of at least 32 codes as a vector of codes has.
+    ///
+    /// # Safety
+    /// They can be read at `from`.
+    unsafe fn spread_f32<const COUNT: usize>(self, from: *const u8) -> Self::Floats;
+
+    /// As [`Simd::spread_f32`], of IEEE halves.
+    ///
+    /// # Safety
+    /// They can be read at `from`.
+    unsafe fn spread_f16<const COUNT: usize>(self, from: *const u8) -> Self::Floats;
+
+    /// As [`Simd::spread_f32`], of bfloat16.
+    ///
+    /// # Safety
+    /// They can be read at `from`.
+    unsafe fn spread_bf16<const COUNT: usize>(self, from: *const u8) -> Self::Floats;
 
     /// Asks for the cache line at `at`, which may be any address.
     fn prefetch(self, at: *const u8);

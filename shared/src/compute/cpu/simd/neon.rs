@@ -115,6 +115,15 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
+    fn nibble_pairs(self, codes: int32x4_t) -> (int32x4_t, int32x4_t) {
+        vectors! {
+            let codes = vreinterpretq_u8_s32(codes);
+            let (low, high) = (vandq_u8(codes, vdupq_n_u8(15)), vshrq_n_u8::<4>(codes));
+            (vreinterpretq_s32_u8(low), vreinterpretq_s32_u8(high))
+        }
+    }
+
+    #[inline(always)]
     fn dot8(
         self,
         sum: int32x4_t,
@@ -142,6 +151,25 @@ impl Simd for Neon {
             let [a, b] = from.cast::<[u8; 2]>().read_unaligned().map(|byte| u64::from(byte) << 7);
             vcreate_u16(a | a << 16 | b << 32 | b << 48)
         })
+    }
+
+    #[inline(always)]
+    unsafe fn spread_f32<const COUNT: usize>(self, from: *const u8) -> float32x4_t {
+        // A vector has 32 codes, so that COUNT is 1.
+        vectors!(vdupq_n_f32(from.cast::<f32>().read_unaligned()))
+    }
+
+    #[inline(always)]
+    unsafe fn spread_f16<const COUNT: usize>(self, from: *const u8) -> float32x4_t {
+        halves(vectors!(vdup_n_u16(from.cast::<u16>().read_unaligned())))
+    }
+
+    #[inline(always)]
+    unsafe fn spread_bf16<const COUNT: usize>(self, from: *const u8) -> float32x4_t {
+        vectors! {
+            let value = f32::from_bits(u32::from(from.cast::<u16>().read_unaligned()) << 16);
+            vdupq_n_f32(value)
+        }
     }
 
     #[inline(always)]

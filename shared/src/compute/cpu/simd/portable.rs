@@ -115,6 +115,11 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn nibble_pairs(self, codes: [i32; 4]) -> ([i32; 4], [i32; 4]) {
+        (codes.map(|word| word & 0x0f0f_0f0f), codes.map(|word| word >> 4 & 0x0f0f_0f0f))
+    }
+
+    #[inline(always)]
     fn dot8(self, sum: [i32; 4], weights: ([i32; 4], [i32; 4]), even: [i32; 4], odd: [i32; 4]) -> [i32; 4] {
         let dot4 = |a: i32, b: i32| -> i32 {
             let pairs = a.to_le_bytes().into_iter().zip(b.to_le_bytes());
@@ -139,6 +144,25 @@ impl Simd for Portable {
         let two = unsafe { from.cast::<[u8; 2]>().read_unaligned() };
         let [a, b] = two.map(|byte| E4M3[usize::from(byte)] / 256.0);
         [a, a, b, b]
+    }
+
+    #[inline(always)]
+    unsafe fn spread_f32<const COUNT: usize>(self, from: *const u8) -> [f32; 4] {
+        // A vector has 32 codes, so that COUNT is 1.
+        // SAFETY: as promised.
+        [f32::from_le_bytes(unsafe { from.cast::<[u8; 4]>().read_unaligned() }); 4]
+    }
+
+    #[inline(always)]
+    unsafe fn spread_f16<const COUNT: usize>(self, from: *const u8) -> [f32; 4] {
+        // SAFETY: as promised.
+        [f16::from_le_bytes(unsafe { from.cast::<[u8; 2]>().read_unaligned() }).to_f32(); 4]
+    }
+
+    #[inline(always)]
+    unsafe fn spread_bf16<const COUNT: usize>(self, from: *const u8) -> [f32; 4] {
+        // SAFETY: as promised.
+        [bf16::from_le_bytes(unsafe { from.cast::<[u8; 2]>().read_unaligned() }).to_f32(); 4]
     }
 
     #[inline(always)]
