@@ -197,10 +197,11 @@ fn distributed(
     // Everything that can be refused is refused before the long load.
     let held = topology.coordinator.shard.and_then(|id| plan.shard(id)).map(|shard| shard.range);
     require_memory(args, "the coordinator's part", opened, activation, held.unwrap_or_default())?;
-    let connector = Connector::prepare(topology, Duration::from_secs(args.wait), args.spin)?;
+    let pool = bank::pool(args.threads);
+    let wait = Duration::from_secs(args.wait);
+    let connector = Connector::prepare(topology, wait, args.spin, args.bank.threads(&pool))?;
     let here = opened.bytes().experts(held.unwrap_or_default());
     let mut load = Load::new(watch, opened.bytes().trunk.saturating_add(here));
-    let pool = bank::pool(args.threads);
     let model = load_trunk(args, opened, activation, &pool, &mut load)?;
     let (mut local, mut took) = (None, Vec::new());
     if let Some(shard) = topology.coordinator.shard.and_then(|id| plan.shard(id)) {
