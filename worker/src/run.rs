@@ -17,7 +17,7 @@ use signal_hook::low_level::pipe;
 use tracing::{info, warn};
 
 use crate::args::Args;
-use crate::bank::{load_bank, pool};
+use crate::bank::{BankKind, load_bank, pool};
 use crate::memory::{self, TooLittleMemory};
 use crate::model::{OpenError, OpenModel};
 use crate::progress::Progress;
@@ -157,6 +157,9 @@ pub fn run(args: &Args) -> Result<(), RunError> {
     let mut progress = Progress::new(format!("{shard}, experts {range}"), bytes.experts(range).0);
     let bank = load_bank(args.bank, &model, range, &pool, &mut |bytes| progress.add(bytes))?;
     let took = progress.finish();
+    if args.bank == BankKind::Mlx {
+        memory::wire_loaded();
+    }
     let welcome = model.welcome(shard, bank.as_ref())?;
     let serving = format!(
         "{shard}: experts {range} in {} sparse layers, {} resident, bank {}, loaded in {:.1} s, at {}",

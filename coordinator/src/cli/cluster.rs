@@ -11,7 +11,7 @@ use laguna_shared::config::{AttentionFactor, ConfigOptions};
 use laguna_shared::ids::{ExpertId, ExpertRange, ShardId};
 use laguna_shared::session::{CallerSettings, InMemoryLinks, InMemoryWorker, Links};
 use laguna_topology::{Bytes, Locate, Plan, Topology, plan};
-use laguna_worker::bank::{self, load_bank};
+use laguna_worker::bank::{self, BankKind, load_bank};
 use laguna_worker::memory;
 use laguna_worker::model::OpenModel;
 use tracing::info;
@@ -69,6 +69,9 @@ pub fn open(
         }
         Place::Topology(topology) => distributed(args, topology, &opened, activation, watch)?,
     };
+    if args.bank == BankKind::Mlx || args.trunk == TrunkArg::Mlx {
+        memory::wire_loaded();
+    }
     let mut experts = Experts::new(&owners, links, local).map_err(Failure::failed)?;
     for shard in experts.shard_status() {
         let took = took.iter().find(|(id, _)| *id == shard.shard);

@@ -1,5 +1,6 @@
 //! The calls into MLX's C interface that mlx-rs 0.33 does not offer: products with quantised matrices in a mode
-//! other than affine, and arrays from untyped bytes. Checked on this side, so that callers need no `unsafe`.
+//! other than affine, arrays from untyped bytes, and what a GPU says of itself. Checked on
+//! this side, so that callers need no `unsafe`.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -104,6 +105,24 @@ pub(super) fn array_from_bytes(bytes: &[u8], shape: &[i32], dtype: Dtype) -> Res
     Ok(unsafe { Array::from_raw_data(bytes.as_ptr().cast(), shape, dtype) })
 }
 
+/// Bytes that the GPU's driver recommends to have in use at most; `None` without a GPU, or one that tells. MLX must have
+/// been called before, so that its errors are values.
+pub(super) fn recommended_working_set() -> Option<usize> {
+    // SAFETY: every handle is made here, filled by MLX, read while it lives, and freed once; the key is a static C string.
+    unsafe {
+        let gpu = mlx_sys::mlx_device_new_type(mlx_sys::mlx_device_type__MLX_GPU, 0);
+        let mut info = mlx_sys::mlx_device_info_new();
+        let (mut is_there, mut bytes) = (false, 0);
+        let told = mlx_sys::mlx_device_is_available(&raw mut is_there, gpu) == 0
+            && is_there
+            && mlx_sys::mlx_device_info_get(&raw mut info, gpu) == 0
+            && mlx_sys::mlx_device_info_get_size(&raw mut bytes, info, WORKING_SET.as_ptr()) == 0;
+        mlx_sys::mlx_device_info_free(info);
+        mlx_sys::mlx_device_free(gpu);
+        told.then_some(bytes)
+    }
+}
+
 fn checked(
     operation: &'static str,
     call: impl FnOnce(*mut mlx_sys::mlx_array) -> i32,
@@ -140,3 +159,6 @@ fn element_size(dtype: Dtype) -> usize {
         Dtype::Uint64 | Dtype::Int64 | Dtype::Float64 | Dtype::Complex64 => 8,
     }
 }
+
+/// MLX's name for the recommendation, in bytes.
+const WORKING_SET: &CStr = c"max_recommended_working_set_size";
