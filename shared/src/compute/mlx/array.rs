@@ -83,5 +83,29 @@ pub fn dims(shape: &[usize]) -> Result<Vec<i32>, Exception> {
 }
 
 fn slice_of<T: mlx_rs::ArrayElement>(array: &Array) -> Result<&[T], Exception> {
+    #[cfg(test)]
+    looked::at(array);
     array.try_as_slice::<T>().map_err(|e| Exception::custom(e.to_string()))
+}
+
+/// Evaluations that this thread asked for by looking at what was not computed yet, and the operations of each.
+#[cfg(test)]
+pub(super) mod looked {
+    use std::cell::RefCell;
+
+    use super::{Array, ffi};
+
+    thread_local!(static GRAPHS: RefCell<Vec<Vec<String>>> = const { RefCell::new(Vec::new()) });
+
+    pub(super) fn at(array: &Array) {
+        let graph = ffi::graph(array);
+        if !graph.is_empty() {
+            GRAPHS.with_borrow_mut(|graphs| graphs.push(graph));
+        }
+    }
+
+    /// Those since the last call of this.
+    pub(in crate::compute::mlx) fn take() -> Vec<Vec<String>> {
+        GRAPHS.take()
+    }
 }

@@ -1,5 +1,5 @@
 //! The calls into MLX's C interface that mlx-rs 0.33 does not offer: products with quantised matrices in a mode
-//! other than affine, arrays from untyped bytes, and what a GPU says of itself. Checked on
+//! other than affine, arrays from untyped bytes, what a GPU says of itself, and graphs as text for tests. Checked on
 //! this side, so that callers need no `unsafe`.
 #![allow(unsafe_code)]
 
@@ -121,6 +121,35 @@ pub(super) fn recommended_working_set() -> Option<usize> {
         mlx_sys::mlx_device_free(gpu);
         told.then_some(bytes)
     }
+}
+
+/// What is yet to be computed for `array`, an operation a line.
+#[cfg(test)]
+pub(super) fn graph(array: &Array) -> Vec<String> {
+    use std::ffi::{CString, c_char, c_int};
+
+    unsafe extern "C" {
+        fn fopen(path: *const c_char, mode: *const c_char) -> *mut mlx_sys::FILE;
+        fn fclose(file: *mut mlx_sys::FILE) -> c_int;
+    }
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("graph");
+    let name = CString::new(path.to_str().unwrap()).unwrap();
+    // SAFETY: the file is opened and closed here; every handle is made here and freed once, the array's stays its own.
+    unsafe {
+        let file = fopen(name.as_ptr(), c"w".as_ptr());
+        assert!(!file.is_null());
+        let (namer, outputs) =
+            (mlx_sys::mlx_node_namer_new(), mlx_sys::mlx_vector_array_new_value(array.as_ptr()));
+        assert_eq!(mlx_sys::mlx_print_graph(file, namer, outputs), 0);
+        mlx_sys::mlx_vector_array_free(outputs);
+        mlx_sys::mlx_node_namer_free(namer);
+        assert_eq!(fclose(file), 0);
+    }
+    let text = std::fs::read_to_string(path).unwrap();
+    // Before them it says what goes in and comes out.
+    text.lines().filter(|line| line.contains(" -> ")).map(str::to_owned).collect()
 }
 
 fn checked(
