@@ -352,9 +352,11 @@ impl Experts {
         while calls.iter().flatten().any(|call| self.inbox.iter().all(|reply| reply.call() != *call)) {
             match self.links.recv() {
                 Ok(Some(reply)) => {
-                    let (round_trip, times) = (reply.round_trip(), reply.times());
-                    let shard = self.links.shards()[reply.link()].shard;
-                    self.flight.call(&Call { shard, arrived: Instant::now(), round_trip, times });
+                    if self.flight.is_on() {
+                        let (round_trip, times) = (reply.round_trip(), reply.times());
+                        let shard = self.links.shards()[reply.link()].shard;
+                        self.flight.call(&Call { shard, arrived: Instant::now(), round_trip, times });
+                    }
                     self.inbox.push(reply);
                 }
                 Ok(None) => return Err(ExpertsError::Lost),
