@@ -133,11 +133,11 @@ fn a_call_is_one_evaluation_of_few_operations() {
     let range = ExpertRange::new(0, 16);
     // Rows that have as many slots each, in order, are summed where they lie; others are gathered first.
     let expected = [
-        ("bf16", [18, 22]),
-        ("nvfp4_ct", [30, 34]),
-        ("mlx_nvfp4", [15, 19]),
-        ("mlx_affine4", [15, 19]),
-        ("mlx_fused_nvfp4", [15, 19]),
+        ("bf16", [17, 21]),
+        ("nvfp4_ct", [29, 33]),
+        ("mlx_nvfp4", [14, 18]),
+        ("mlx_affine4", [14, 18]),
+        ("mlx_fused_nvfp4", [14, 18]),
     ];
     for (layout, expected) in expected {
         let (config, mlx, _) = banks(layout, range);
