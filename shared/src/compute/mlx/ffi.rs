@@ -1,6 +1,10 @@
 //! The calls into MLX's C interface that mlx-rs 0.33 does not offer: products with quantised matrices in a mode
 //! other than affine, arrays from untyped bytes, what a GPU says of itself, and graphs as text for tests. Checked on
 //! this side, so that callers need no `unsafe`.
+//!
+//! Not used: `mlx_array_new_data_managed`, an array over its caller's memory. MLX's CPU allocator takes no foreign memory:
+//! it copies, and gives the original back after that, so that both are held at once just the same. Metal's takes memory
+//! that begins at a page. There it would save one projection's stack while a layer is loaded, a third of a layer.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
