@@ -134,7 +134,7 @@ fn a_call_is_one_evaluation_of_few_operations() {
     // Rows that have as many slots each, in order, are summed where they lie; others are gathered first.
     let expected = [
         ("bf16", [17, 21]),
-        ("nvfp4_ct", [29, 33]),
+        ("nvfp4_ct", [20, 24]),
         ("mlx_nvfp4", [14, 18]),
         ("mlx_affine4", [14, 18]),
         ("mlx_fused_nvfp4", [14, 18]),
