@@ -142,7 +142,7 @@ impl ShardTimes {
         self.last
     }
 
-    /// Percentiles of the last [`ENOUGH`] calls or more of each size; of fewer while there are no more. Parts and sizes
+    /// Percentiles of the last hundred calls or more of each size; of fewer while there are no more. Parts and sizes
     /// without calls are left out.
     pub fn recent(&mut self) -> Vec<Percentiles> {
         let kinds = Rows::ALL.into_iter().flat_map(|rows| Part::ALL.map(|part| (rows, part)));
