@@ -23,7 +23,7 @@ use crate::products::flags::ProductsArgs;
 use crate::report::{self, progress};
 use crate::scale::flags::ScaleArgs;
 use crate::synth::{self, Layout, Preset, Shape};
-use crate::{e2e, exchange, experts, nano, scratch};
+use crate::{e2e, exchange, experts, nano, recorder, scratch};
 
 /// Measures the exchange, the experts and whole models, each beside a baseline of the same run.
 ///
@@ -50,6 +50,8 @@ enum Command {
     E2e(E2eArgs),
     /// Decode and prefill along one axis at a time: shards, rows, prompt, experts, link
     Scale(ScaleArgs),
+    /// What the flight recorder costs a decode step while it is off, and while it is on
+    Recorder(RecorderArgs),
     /// Time and memory from the start of a process until it serves, beside reading the same bytes
     Load(LoadArgs),
     /// The simulated links: how far what they do is from what they say
@@ -155,6 +157,28 @@ struct E2eArgs {
 }
 
 #[derive(Debug, Args)]
+struct RecorderArgs {
+    /// Checkpoint folder [default: the bundled small model]
+    #[arg(long, short, value_name = "DIR")]
+    model: Option<PathBuf>,
+    /// Where the experts are
+    #[arg(long, value_delimiter = ',', default_value = "loopback-1,processes-2")]
+    set_ups: Vec<SetUp>,
+    /// Arithmetic of the experts [default: mlx on a Mac, cpu elsewhere]
+    #[arg(long, value_enum, default_value_t, hide_default_value = true)]
+    bank: BankKind,
+    /// Tokens to make
+    #[arg(long, short = 'n', default_value = "256")]
+    tokens: NonZeroUsize,
+    /// Runs of each set-up with the recorder off, and as many with it on, taken in turn
+    #[arg(long, default_value = "5")]
+    repeats: NonZeroUsize,
+    /// A few tokens, once: shows that it works, and no more
+    #[arg(long)]
+    quick: bool,
+}
+
+#[derive(Debug, Args)]
 struct SynthArgs {
     /// Folder to write, which must not hold a checkpoint
     #[arg(long, short, value_name = "DIR")]
@@ -250,6 +274,7 @@ fn run(cli: Cli) -> Result<(), BenchError> {
             report::print(&machine, &args.plan(model)?.run(&mut say)?, cli.json)
         }
         Command::Scale(args) => report::print(&machine, &args.plan()?.run(&mut say)?, cli.json),
+        Command::Recorder(args) => report::print(&machine, &args.plan().run(&mut say)?, cli.json),
         Command::Load(args) => {
             // Kept until the last run has ended.
             let synthetic = args.synthetic()?;
@@ -322,11 +347,36 @@ impl E2eArgs {
                 prompt: self.prompt.get(),
                 tokens: self.tokens.get(),
                 chunk: self.chunk,
+                recorder: false,
             },
             set_ups: self.set_ups,
             links: self.link,
             repeats: self.repeats.get(),
         })
+    }
+}
+
+impl RecorderArgs {
+    fn plan(self) -> recorder::measure::Plan {
+        let bank = self.bank.to_possible_value().map(|value| value.get_name().to_owned());
+        let model = self.model.unwrap_or_else(nano);
+        let job = |set_up| Job {
+            set_up,
+            link: None,
+            model: model.clone(),
+            bank: bank.clone().unwrap_or_default(),
+            trunk_bits: "16".to_owned(),
+            sequences: 1,
+            prompt: 16,
+            tokens: if self.quick { 4 } else { self.tokens.get() },
+            chunk: NonZeroUsize::MAX,
+            recorder: false,
+        };
+        recorder::measure::Plan {
+            jobs: self.set_ups.iter().copied().map(job).collect(),
+            repeats: if self.quick { 1 } else { self.repeats.get() },
+            turns: if self.quick { 1000 } else { 1_000_000 },
+        }
     }
 }
 

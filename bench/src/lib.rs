@@ -8,6 +8,7 @@
 //! - [`products`]: the trunk's matrix products beside the speed of memory
 //! - [`e2e`]: whole models, by where the experts are, and at the end of which link
 //! - [`scale`]: the same along one axis at a time
+//! - [`recorder`]: what the flight recorder costs
 //! - [`load`]: from start to serving, beside reading the same bytes
 //! - [`link`]: the simulated links that some of these use
 //! - [`synth`]: checkpoints of any shape to measure with
@@ -28,6 +29,7 @@ pub mod link;
 pub mod load;
 pub mod machine;
 pub mod products;
+pub mod recorder;
 pub mod report;
 pub mod scale;
 pub mod stats;

@@ -144,6 +144,14 @@ fn every_axis_is_measured() {
 }
 
 #[test]
+fn the_recorders_calls_are_counted_and_timed() {
+    let results = results(&["recorder", "--json", "--quick", "--set-ups", "loopback-1"]);
+    assert_eq!(results.len(), 1);
+    let times = ["stage_off_ns", "enter_off_ns", "call_off_ns", "step_off_us", "step_on_us"];
+    positive(&results[0], &[&times[..], &["stages", "enters", "calls", "share_off", "ratio_on"]].concat());
+}
+
+#[test]
 fn loads_are_measured_beside_reads() {
     let results = results(&["load", "--json", "--quick", "--shards", "1,4"]);
     let files = if cfg!(target_os = "linux") { 2 } else { 1 };

@@ -229,3 +229,68 @@ fn a_start_says_each_thing_once() {
         assert!(stderr.contains("loaded in") && !stderr.contains("coordinator"), "{stderr}");
     }
 }
+
+/// Where each shard's time goes, from outside: a generation says it, and a server's page adds up.
+#[test]
+fn each_shards_calls_are_told_by_size_and_part() {
+    let run =
+        Run::coord(["generate", "--loopback-quic", "-p", "def f(x):", "-n", "5", "--greedy", "--model"]);
+    let said = run.arg(models::nano()).finish().succeeded().stderr;
+    for shard in ["shard 0 (", "shard 1 ("] {
+        let line = said.lines().find(|line| line.starts_with(shard) && line.contains("p50/p99"));
+        let line = line.unwrap_or_else(|| panic!("{shard}: {said}"));
+        for part in ["round trip ", "queue ", "compute ", "wire ", "calls with one row"] {
+            assert!(line.contains(part), "{part}: {line}");
+        }
+    }
+
+    let run = Run::coord(["--loopback-quic", "--listen", "127.0.0.1:0", "--model"]).arg(models::nano());
+    let mut server = run.start();
+    let address = http::address(&mut server, " on http://");
+    let body = json!({"prompt": "def read_lines(path):\n".repeat(4), "max_tokens": 9, "temperature": 0});
+    assert_eq!(post(&address, "/v1/completions", &body.to_string()).status, 200);
+    // All values of a name: their labels and what they are.
+    let values = |page: &str, name: &str| -> Vec<(String, f64)> {
+        let lines = page.lines().filter_map(|line| line.strip_prefix(name)?.rsplit_once(' '));
+        lines.map(|(labels, value)| (labels.to_owned(), value.parse().unwrap())).collect()
+    };
+    let total = |values: &[(String, f64)], label: &str| -> f64 {
+        values.iter().filter(|(labels, _)| labels.contains(label)).map(|(_, value)| value).sum()
+    };
+    let name = "laguna_shard_call_microseconds";
+    let settled = |page: &str| {
+        let all = total(&values(page, "laguna_shard_calls_total{"), "shard");
+        all > 0.0 && all == total(&values(page, &format!("{name}_count{{")), "part=\"round_trip\"")
+    };
+    server.until(|_| settled(&get(&address, "/metrics").body));
+    let page = get(&address, "/metrics").body;
+    let counts = values(&page, &format!("{name}_count{{"));
+    let buckets = values(&page, &format!("{name}_bucket{{"));
+    let recent = values(&page, "laguna_shard_call_recent_microseconds{");
+    for shard in ["shard=\"0\"", "shard=\"1\""] {
+        let of = |rows: &str, part: &str| format!("{shard},rows=\"{rows}\",part=\"{part}\"");
+        for rows in ["one", "many"] {
+            let calls = total(&counts, &of(rows, "round_trip"));
+            assert!(calls > 0.0, "{page}");
+            for part in ["queue", "compute", "wire"] {
+                assert_eq!(total(&counts, &of(rows, part)), calls, "{part}: {page}");
+            }
+            let within: Vec<f64> = buckets
+                .iter()
+                .filter(|(labels, _)| labels.contains(&of(rows, "round_trip")))
+                .map(|(_, count)| *count)
+                .collect();
+            assert!(within.is_sorted() && within.last() == Some(&calls), "{within:?}");
+            // Two quantiles of four parts.
+            let known =
+                recent.iter().filter(|(labels, _)| labels.contains(&format!("{shard},rows=\"{rows}\"")));
+            assert_eq!(known.count(), 8, "{page}");
+        }
+        // The parts of a round trip are all of it, but for rounding and what a worker rounds.
+        let sums = values(&page, &format!("{name}_sum{{"));
+        let parts = ["queue", "compute", "wire"].map(|part| total(&sums, &of("one", part)));
+        let whole = total(&sums, &of("one", "round_trip"));
+        assert!((parts.iter().sum::<f64>() - whole).abs() < 1.0, "{parts:?} {whole}");
+    }
+    stop(server);
+}

@@ -39,6 +39,16 @@ pub fn pool(threads: Option<NonZeroUsize>) -> Arc<Pool> {
     Pool::new(threads.map_or_else(cores, NonZeroUsize::get))
 }
 
+impl BankKind {
+    /// Threads that are busy while it computes, of the host's: a GPU's work has one that waits for it.
+    pub fn threads(self, pool: &Pool) -> usize {
+        match self {
+            Self::Cpu => pool.threads(),
+            Self::Reference | Self::Mlx => 1,
+        }
+    }
+}
+
 /// Fills a bank with the experts of `range`. `progress` is told bytes as they are read. Only the `cpu` bank uses `pool`.
 ///
 /// # Errors
@@ -56,4 +66,16 @@ pub fn load_bank(
         BankKind::Mlx => Box::new(MlxBank::load(checkpoint, inventory, range, progress)?),
         BankKind::Cpu => Box::new(CpuBank::load(checkpoint, inventory, range, Arc::clone(pool), progress)?),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_cpu_bank_keeps_the_pool_busy() {
+        let pool = pool(NonZeroUsize::new(3));
+        let threads = [BankKind::Reference, BankKind::Mlx, BankKind::Cpu].map(|kind| kind.threads(&pool));
+        assert_eq!(threads, [1, 1, 3]);
+    }
 }

@@ -1,7 +1,9 @@
 //! What this machine can hold, and refusing before it is asked for more.
 
+use laguna_shared::compute::mlx;
 use laguna_topology::Bytes;
 use sysinfo::{MemoryRefreshKind, RefreshKind, System};
+use tracing::{info, warn};
 
 /// What a load needs is more than this machine has free.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +35,16 @@ pub fn require(what: impl Into<String>, needs: Bytes) -> Result<(), TooLittleMem
         return Err(TooLittleMemory { what: what.into(), needs, available, total });
     }
     Ok(())
+}
+
+/// Keeps what MLX has loaded at the GPU's hand; nothing happens where there is none. To be called on the thread that
+/// loaded it.
+pub fn wire_loaded() {
+    match mlx::wired::wire_loaded() {
+        Ok(Some(bytes)) => info!("MLX keeps {} wired", Bytes(bytes)),
+        Ok(None) => {}
+        Err(error) => warn!("MLX cannot keep the weights wired ({error}); calls after a pause may be slow"),
+    }
 }
 
 fn system() -> System {

@@ -7,7 +7,7 @@ use laguna_shared::compute::BankLoadError;
 use laguna_shared::config::ConfigOptions;
 use laguna_shared::ids::ShardId;
 use laguna_shared::quic::{
-    Identity, IdentityError, Machine, QuicServer, ServeError, ServeSettings, Stopper, spins,
+    Identity, IdentityError, Machine, Others, QuicServer, ServeError, ServeSettings, Stopper, spins,
 };
 use laguna_shared::weights::CheckpointError;
 use laguna_topology::{Bytes, Locate, NodeName, NotFound, Pin, PlanError, Topology, TopologyError, plan};
@@ -17,7 +17,7 @@ use signal_hook::low_level::pipe;
 use tracing::{info, warn};
 
 use crate::args::Args;
-use crate::bank::{load_bank, pool};
+use crate::bank::{BankKind, load_bank, pool};
 use crate::memory::{self, TooLittleMemory};
 use crate::model::{OpenError, OpenModel};
 use crate::progress::Progress;
@@ -142,17 +142,24 @@ pub fn run(args: &Args) -> Result<(), RunError> {
     let range = plan.shard(shard).map(|planned| planned.range).unwrap_or_default();
     memory::require(shard.to_string(), bytes.experts(range))?;
 
+    let pool = pool(args.threads);
+    // While this node waits for a call, another of this machine computes; nothing of its own does.
+    let processes = topology.neighbours(node);
+    let others = Others { processes, threads: args.bank.threads(&pool), own: 0 };
     // The socket first: an address that is taken should not cost a long load.
     let server = QuicServer::bind(&ServeSettings {
         identity,
         listen: args.listen.unwrap_or(worker.listen),
         coordinators: vec![coordinator],
         mtu: topology.link.mtu,
-        spin: spins(args.spin.unwrap_or(topology.link.spin), Machine::look(), topology.neighbours(node)),
+        spin: spins(args.spin.unwrap_or(topology.link.spin), Machine::look(), others),
     })?;
     let mut progress = Progress::new(format!("{shard}, experts {range}"), bytes.experts(range).0);
-    let bank = load_bank(args.bank, &model, range, &pool(args.threads), &mut |bytes| progress.add(bytes))?;
+    let bank = load_bank(args.bank, &model, range, &pool, &mut |bytes| progress.add(bytes))?;
     let took = progress.finish();
+    if args.bank == BankKind::Mlx {
+        memory::wire_loaded();
+    }
     let welcome = model.welcome(shard, bank.as_ref())?;
     let serving = format!(
         "{shard}: experts {range} in {} sparse layers, {} resident, bank {}, loaded in {:.1} s, at {}",

@@ -12,6 +12,7 @@ use laguna_coordinator::cli::loading::unwatched;
 use laguna_coordinator::engine::prefill::prefill;
 use laguna_coordinator::engine::sampler::argmax;
 use laguna_coordinator::experts::timing::ExchangeSummary;
+use laguna_coordinator::flight::{Flight, Stage};
 use laguna_coordinator::model::cache::SequenceCache;
 use laguna_coordinator::model::{ForwardError, Segment};
 use laguna_shared::compute::mlx::array::append_f32;
@@ -45,6 +46,9 @@ pub struct Job {
     pub tokens: usize,
     /// Prompt tokens per forward pass.
     pub chunk: NonZeroUsize,
+    /// Whether decode steps are recorded, stage by stage.
+    #[serde(default)]
+    pub recorder: bool,
 }
 
 /// What one run took.
@@ -62,8 +66,14 @@ pub struct Sample {
     pub us_per_layer_p99: f64,
     /// Microseconds that the slowest shard's bank took for a call, by its own clock: the mean.
     pub bank_us: f64,
-    /// Sparse layers.
+    /// Layers.
+    pub layers: usize,
+    /// Sparse layers among them.
     pub sparse_layers: usize,
+    /// Stages recorded of a decode step, the mean; 0 without the recorder, as is the next.
+    pub stages: f64,
+    /// Shards' calls recorded of a decode step, the mean.
+    pub calls: f64,
     /// Elements per row.
     pub hidden: usize,
     /// Most bytes resident in the coordinator's process.
@@ -103,8 +113,8 @@ pub fn run(job: &Job) -> Result<Sample, BenchError> {
         .collect();
     // Threads, buffers and the largest datagram are found on the way.
     let short: Vec<_> = prompts.iter().map(|prompt| prompt[..prompt.len().min(WARM_UP)].to_vec()).collect();
-    generated(&mut cluster, &short, WARM_UP)?;
-    let took = generated(&mut cluster, &prompts, job.tokens)?;
+    generated(&mut cluster, &short, WARM_UP, false)?;
+    let took = generated(&mut cluster, &prompts, job.tokens, job.recorder)?;
     let rate = |tokens: usize, time: Duration| tokens as f64 / time.as_secs_f64().max(1e-9);
     let steps = job.tokens.saturating_sub(1);
     let config = cluster.model.config();
@@ -115,7 +125,10 @@ pub fn run(job: &Job) -> Result<Sample, BenchError> {
         us_per_layer_p50: took.exchange.map_or(0.0, |exchange| f64::from(exchange.p50)),
         us_per_layer_p99: took.exchange.map_or(0.0, |exchange| f64::from(exchange.p99)),
         bank_us: took.bank_us,
+        layers: config.layers.len(),
         sparse_layers: config.sparse_layers().count(),
+        stages: took.stages as f64 / steps.max(1) as f64,
+        calls: took.calls as f64 / steps.max(1) as f64,
         hidden: config.hidden_size,
         peak_bytes: peak_bytes(),
         worker_peak_bytes: workers.peak_bytes()?,
@@ -142,11 +155,18 @@ struct Took {
     decode: Duration,
     exchange: Option<ExchangeSummary>,
     bank_us: f64,
+    stages: usize,
+    calls: usize,
     ids: Vec<Vec<u32>>,
 }
 
-/// Prompts one after the other, then greedy steps of all sequences together.
-fn generated(cluster: &mut Cluster, prompts: &[Vec<u32>], tokens: usize) -> Result<Took, BenchError> {
+/// Prompts one after the other, then greedy steps of all sequences together, recorded or not.
+fn generated(
+    cluster: &mut Cluster,
+    prompts: &[Vec<u32>],
+    tokens: usize,
+    recorder: bool,
+) -> Result<Took, BenchError> {
     let Cluster { model, experts, chunk, .. } = cluster;
     let mut caches: Vec<SequenceCache> = prompts.iter().map(|_| model.new_cache()).collect();
     let mut ids: Vec<Vec<u32>> = vec![Vec::new(); prompts.len()];
@@ -166,6 +186,7 @@ fn generated(cluster: &mut Cluster, prompts: &[Vec<u32>], tokens: usize) -> Resu
         append_f32(&model.last_logits(&last).map_err(mlx)?, &mut logits).map_err(mlx)?;
         ids.push(argmax(&logits));
     }
+    experts.flight = if recorder { Flight::on() } else { Flight::default() };
     let prefilled = Instant::now();
     // A prompt's exchanges carry many rows.
     experts.take_times();
@@ -184,6 +205,9 @@ fn generated(cluster: &mut Cluster, prompts: &[Vec<u32>], tokens: usize) -> Resu
         }
     }
     let decode = prefilled.elapsed();
+    // A shard's call has several spans, one of them for all of it.
+    let calls = experts.flight.spans().filter(|span| span.stage == Stage::RoundTrip).count();
+    let stages = experts.flight.spans().filter(|span| span.shard.is_none()).count();
     let banks = experts.shard_status().into_iter().filter_map(|shard| shard.compute_us);
     let bank_us = banks.fold(0.0, f32::max);
     Ok(Took {
@@ -191,6 +215,8 @@ fn generated(cluster: &mut Cluster, prompts: &[Vec<u32>], tokens: usize) -> Resu
         decode,
         exchange: experts.take_times(),
         bank_us: f64::from(bank_us),
+        stages,
+        calls,
         ids,
     })
 }

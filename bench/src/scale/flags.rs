@@ -81,6 +81,7 @@ impl ScaleArgs {
                 prompt: if self.quick { 8 } else { self.prompt.get() },
                 tokens: if self.quick { 3 } else { self.tokens.get() },
                 chunk: CHUNK,
+                recorder: false,
             },
             repeats: if self.quick { 1 } else { self.repeats.get() },
             quick: self.quick,

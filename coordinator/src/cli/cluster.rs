@@ -11,7 +11,7 @@ use laguna_shared::config::{AttentionFactor, ConfigOptions};
 use laguna_shared::ids::{ExpertId, ExpertRange, ShardId};
 use laguna_shared::session::{CallerSettings, InMemoryLinks, InMemoryWorker, Links};
 use laguna_topology::{Bytes, Locate, Plan, Topology, plan};
-use laguna_worker::bank::{self, load_bank};
+use laguna_worker::bank::{self, BankKind, load_bank};
 use laguna_worker::memory;
 use laguna_worker::model::OpenModel;
 use tracing::info;
@@ -69,6 +69,9 @@ pub fn open(
         }
         Place::Topology(topology) => distributed(args, topology, &opened, activation, watch)?,
     };
+    if args.bank == BankKind::Mlx || args.trunk == TrunkArg::Mlx {
+        memory::wire_loaded();
+    }
     let mut experts = Experts::new(&owners, links, local).map_err(Failure::failed)?;
     for shard in experts.shard_status() {
         let took = took.iter().find(|(id, _)| *id == shard.shard);
@@ -197,10 +200,11 @@ fn distributed(
     // Everything that can be refused is refused before the long load.
     let held = topology.coordinator.shard.and_then(|id| plan.shard(id)).map(|shard| shard.range);
     require_memory(args, "the coordinator's part", opened, activation, held.unwrap_or_default())?;
-    let connector = Connector::prepare(topology, Duration::from_secs(args.wait), args.spin)?;
+    let pool = bank::pool(args.threads);
+    let wait = Duration::from_secs(args.wait);
+    let connector = Connector::prepare(topology, wait, args.spin, args.bank.threads(&pool))?;
     let here = opened.bytes().experts(held.unwrap_or_default());
     let mut load = Load::new(watch, opened.bytes().trunk.saturating_add(here));
-    let pool = bank::pool(args.threads);
     let model = load_trunk(args, opened, activation, &pool, &mut load)?;
     let (mut local, mut took) = (None, Vec::new());
     if let Some(shard) = topology.coordinator.shard.and_then(|id| plan.shard(id)) {

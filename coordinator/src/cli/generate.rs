@@ -12,7 +12,9 @@ use super::output;
 use super::trace::TraceFile;
 use crate::chat::{Conversation, Message, RenderOptions, Rendered, Role, Template};
 use crate::engine::generation::{Finish, Report, Request, generate};
+use crate::engine::handle::ShardStatus;
 use crate::engine::sampler::{Sampler, Sampling};
+use crate::experts::timing::Rows;
 use crate::flight::Flight;
 use crate::text::{Detokenizer, TextError, TextTokenizer};
 
@@ -67,6 +69,9 @@ pub fn run(args: &Args, command: &GenerateArgs) -> Result<(), Failure> {
     }
     output::data(&(detokenizer.finish().map_err(Failure::failed)? + "\n"))?;
     say(&report);
+    if report.exchange.is_some() {
+        shards(&cluster.experts.shard_status());
+    }
     trace.map_or(Ok(()), |trace| trace.finish(&cluster.experts.flight))
 }
 
@@ -156,6 +161,21 @@ fn say(report: &Report) {
         output::say(format_args!(
             "sparse layer: {:.0} µs p50, {:.0} µs p99 from dispatch to sum, over {} exchanges",
             exchange.p50, exchange.p99, exchange.count
+        ));
+    }
+}
+
+/// A line a shard: what the calls of decode steps took, and what that went to.
+fn shards(shards: &[ShardStatus]) {
+    for ShardStatus { shard, address, by_size, .. } in shards {
+        let parts = by_size.percentiles(Rows::One);
+        let Some(first) = parts.first() else { continue };
+        let times: Vec<String> =
+            parts.iter().map(|it| format!("{} {:.0}/{:.0}", it.part, it.p50, it.p99)).collect();
+        output::say(format_args!(
+            "{shard} ({address}): µs p50/p99 of {} calls with one row: {}",
+            first.count,
+            times.join(", ")
         ));
     }
 }

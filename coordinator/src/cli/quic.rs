@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use laguna_shared::ids::ShardId;
-use laguna_shared::quic::{Identity, Machine, Peer, QuicLinks, QuicSettings, spins};
+use laguna_shared::quic::{Identity, Machine, Others, Peer, QuicLinks, QuicSettings, spins};
 use laguna_shared::session::{
     CallerSettings, ConnectError, Fault, Gone, InMemoryWorker, Links, Missing, ShardError,
 };
@@ -33,20 +33,28 @@ struct Remote {
 
 impl Connector {
     /// Loads the coordinator's key and checks that every pin is there. Workers that are still loading are waited for
-    /// as long as `wait`. `spin` goes before what the topology says.
+    /// as long as `wait`. `spin` goes before what the topology says; `threads` is what a worker on this machine computes
+    /// with, as far as this node knows.
     ///
     /// # Errors
     /// With one message.
-    pub fn prepare(topology: &Topology, wait: Duration, spin: Option<Spin>) -> Result<Self, Failure> {
-        // While this end waits, a worker on this machine computes, and MLX may with the shared expert.
-        let busy = topology.neighbours(NodeName::Coordinator) + 1;
+    pub fn prepare(
+        topology: &Topology,
+        wait: Duration,
+        spin: Option<Spin>,
+        threads: usize,
+    ) -> Result<Self, Failure> {
+        // While this end waits, workers on this machine compute, and MLX may with the shared expert. The pool does not:
+        // it works for the thread that waits.
+        let processes = topology.neighbours(NodeName::Coordinator);
+        let others = Others { processes, threads, own: 1 };
         let settings = QuicSettings {
             connect_timeout: topology.link.connect_timeout,
             caller: CallerSettings {
                 hello_timeout: topology.link.connect_timeout,
                 call_timeout: topology.link.call_timeout,
             },
-            spin: spins(spin.unwrap_or(topology.link.spin), Machine::look(), busy),
+            spin: spins(spin.unwrap_or(topology.link.spin), Machine::look(), others),
         };
         if topology.workers.is_empty() {
             return Ok(Self { remote: None, settings, wait });

@@ -9,7 +9,7 @@ use laguna_shared::ids::{ExpertRange, ShardId};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use super::request::{AdmissionError, Event, Submission, Ticket};
-use crate::experts::timing::ExchangeSummary;
+use crate::experts::timing::{CallTimes, ExchangeSummary, Percentiles};
 
 /// Limits that requests are held against before they reach the engine.
 #[derive(Clone, Copy, Debug)]
@@ -85,6 +85,10 @@ pub struct ShardStatus {
     pub round_trip_us: Option<f32>,
     /// Mean time its bank took for a call (one layer), in microseconds.
     pub compute_us: Option<f32>,
+    /// Percentiles of its recent calls.
+    pub percentiles: Vec<Percentiles>,
+    /// All its calls by size, as they are now.
+    pub by_size: Arc<CallTimes>,
 }
 
 /// Submits requests to the engine.

@@ -3,16 +3,19 @@
 //! - [`scatter`]: rows and choices, grouped by the shard that holds each expert
 //! - [`gather`]: partial sums of the shards, added in shard order
 //! - [`local`]: a shard that this process holds itself
-//! - [`timing`]: how long the exchange took
+//! - [`timing`]: how long the exchange took, and each shard's calls
+//! - [`histogram`]: durations by size
 //!
 //! The shards' replies are added in shard order, never in arrival order: same topology, same bits.
 
 pub mod gather;
+pub mod histogram;
 pub mod local;
 pub mod scatter;
 pub mod timing;
 
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Instant;
 
 use laguna_shared::compute::{ActivationType, BankError};
 use laguna_shared::ids::{ExpertId, LayerId, ShardId};
@@ -247,7 +250,7 @@ impl Experts {
                 Some((_, group)) if !group.is_empty() => {
                     let began = Instant::now();
                     let ran = local.run(group, routed);
-                    self.local_times.record(Duration::ZERO, began.elapsed());
+                    self.local_times.record_local(group.sources.len(), began.elapsed());
                     ran
                 }
                 _ => Ok(()),
@@ -271,7 +274,8 @@ impl Experts {
                     if let Some(index) = self.inbox.iter().position(|reply| reply.call() == *call) {
                         let reply = self.inbox.swap_remove(index);
                         self.gather.add(&group.sources, reply.sums());
-                        self.link_times[reply.link()].record(reply.round_trip(), reply.times().compute);
+                        let times = &mut self.link_times[reply.link()];
+                        times.record(reply.rows(), reply.round_trip(), reply.times());
                         self.links.recycle(reply);
                     }
                 }
@@ -304,6 +308,8 @@ impl Experts {
                 calls,
                 round_trip_us: recent.map(|(round_trip, _)| round_trip),
                 compute_us: recent.map(|(_, compute)| compute),
+                percentiles: times.recent(),
+                by_size: Arc::clone(&times.by_size),
             }
         });
         let local_calls = self.local_times.calls;
@@ -319,6 +325,8 @@ impl Experts {
             // Nothing travels.
             round_trip_us: None,
             compute_us: local_recent.map(|(_, compute)| compute),
+            percentiles: self.local_times.recent(),
+            by_size: Arc::clone(&self.local_times.by_size),
         });
         let mut all: Vec<_> = links.chain(local).collect();
         all.sort_by_key(|status| status.shard);
@@ -350,9 +358,11 @@ impl Experts {
         while calls.iter().flatten().any(|call| self.inbox.iter().all(|reply| reply.call() != *call)) {
             match self.links.recv() {
                 Ok(Some(reply)) => {
-                    let (round_trip, times) = (reply.round_trip(), reply.times());
-                    let shard = self.links.shards()[reply.link()].shard;
-                    self.flight.call(&Call { shard, arrived: Instant::now(), round_trip, times });
+                    if self.flight.is_on() {
+                        let (round_trip, times) = (reply.round_trip(), reply.times());
+                        let shard = self.links.shards()[reply.link()].shard;
+                        self.flight.call(&Call { shard, arrived: Instant::now(), round_trip, times });
+                    }
                     self.inbox.push(reply);
                 }
                 Ok(None) => return Err(ExpertsError::Lost),

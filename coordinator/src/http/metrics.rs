@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -12,7 +13,8 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::state::{App, SharedApp};
-use crate::engine::handle::Status;
+use crate::engine::handle::{ShardStatus, Status};
+use crate::experts::timing::{Part, Percentiles, Rows};
 
 /// What this room counts.
 #[derive(Debug, Default)]
@@ -83,8 +85,10 @@ fn page(app: &App) -> String {
     );
     page.one("laguna_ready", "gauge", "1 while requests are served", u8::from(app.serving().is_ok()));
     if let Some(engine) = app.engine() {
-        requests(&mut page, &engine.status(), engine.limits().kv_bytes);
-        shards(&mut page, &engine.status());
+        let status = engine.status();
+        requests(&mut page, &status, engine.limits().kv_bytes);
+        shards(&mut page, &status);
+        calls(&mut page, &status.shards);
     }
     page.head("laguna_http_responses_total", "counter", "Responses begun, by route and status");
     for ((route, status), count) in
@@ -173,6 +177,52 @@ fn shards(page: &mut Page, status: &Status) {
     );
 }
 
+/// Every shard's calls by size. Those of a size that never came are left out.
+fn calls(page: &mut Page, shards: &[ShardStatus]) {
+    let name = "laguna_shard_call_microseconds";
+    page.head(
+        name,
+        "histogram",
+        "One layer's call, by rows (one, few: up to 16, many) and part (round_trip is the sum of the others)",
+    );
+    for shard in shards {
+        let id = shard.shard.0.to_string();
+        for (rows, part) in Rows::ALL.into_iter().flat_map(|rows| Part::ALL.map(|part| (rows, part))) {
+            let counts = shard.by_size.of(rows, part).counts();
+            if counts.count() == 0 {
+                continue;
+            }
+            let labels = [("shard", id.as_str()), ("rows", rows.label()), ("part", part.label())];
+            let mut bucket = |bound: &str, count: u64| {
+                let labels: Vec<_> = labels.into_iter().chain([("le", bound)]).collect();
+                page.line(&format!("{name}_bucket"), &labels, count);
+            };
+            for power in POWERS {
+                bucket(&(1_u64 << power).to_string(), counts.within(power));
+            }
+            bucket("+Inf", counts.count());
+            page.line(&format!("{name}_sum"), &labels, counts.sum_us());
+            page.line(&format!("{name}_count"), &labels, counts.count());
+        }
+    }
+    let name = "laguna_shard_call_recent_microseconds";
+    page.head(name, "gauge", "The same over the last hundred calls or more: finer than the buckets");
+    for shard in shards {
+        let id = shard.shard.0.to_string();
+        for Percentiles { rows, part, p50, p99, .. } in &shard.percentiles {
+            for (quantile, value) in [("0.5", p50), ("0.99", p99)] {
+                let labels = [
+                    ("shard", id.as_str()),
+                    ("rows", rows.label()),
+                    ("part", part.label()),
+                    ("quantile", quantile),
+                ];
+                page.line(name, &labels, value);
+            }
+        }
+    }
+}
+
 #[derive(Default)]
 struct Page(String);
 
@@ -200,3 +250,6 @@ impl Page {
 
 /// Upper bounds in seconds: from a cached turn to a cold prompt of a hundred thousand tokens.
 const BOUNDS: [f64; 10] = [0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0, 120.0, 600.0];
+
+/// Upper bounds of a call's parts, as powers of two of a microsecond: 8 µs to 17 s.
+const POWERS: RangeInclusive<u32> = 3..=24;

@@ -53,5 +53,5 @@ mod tests;
 pub use identity::{Identity, IdentityError};
 pub use links::{Peer, QuicLinks, QuicSettings};
 pub use server::{QuicServer, ServeError, ServeSettings};
-pub use spin::{Machine, Power, spins};
+pub use spin::{Machine, Others, Power, spins};
 pub use stop::Stopper;

@@ -19,6 +19,19 @@ pub struct Machine {
     pub power: Power,
 }
 
+/// What else this machine computes while a node of the cluster waits.
+///
+/// The node's own pool is not among it: whoever waits is the thread that the pool works for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Others {
+    /// Other processes of the cluster on this machine; any may be what is waited for.
+    pub processes: usize,
+    /// Threads that each of them computes with: those of this node's own pool, as nodes of one machine choose alike.
+    pub threads: usize,
+    /// Threads of this process that go on while it waits.
+    pub own: usize,
+}
+
 /// Where a machine's power comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Power {
@@ -64,14 +77,22 @@ impl Power {
     }
 }
 
-/// Whether to spin, given what is wanted, and how many other threads of this host may be busy while this one waits.
+/// Whether to spin, given what is wanted.
 ///
-/// Left to itself it does where a core is to spare for the spinning thread, and the machine is not on battery.
-pub fn spins(wanted: Spin, machine: Machine, busy: usize) -> bool {
+/// Left to itself it does where a core is to spare for the spinning thread, and the machine is not on battery. A thread
+/// that spins on a core that the others compute with makes what it waits for come later.
+pub fn spins(wanted: Spin, machine: Machine, others: Others) -> bool {
     match wanted {
         Spin::On => true,
         Spin::Off => false,
-        Spin::Auto => machine.cores > busy && machine.power == Power::Mains,
+        Spin::Auto => machine.cores > others.busy() && machine.power == Power::Mains,
+    }
+}
+
+impl Others {
+    /// Threads that may be busy.
+    const fn busy(self) -> usize {
+        self.processes.saturating_mul(self.threads).saturating_add(self.own)
     }
 }
 
@@ -91,9 +112,18 @@ mod tests {
     fn what_is_wanted_counts_and_auto_looks_around() {
         let plugged = Machine { cores: 4, power: Power::Mains };
         let unplugged = Machine { power: Power::Battery, ..plugged };
-        assert!(spins(Spin::On, unplugged, 9) && !spins(Spin::Off, plugged, 0));
-        let auto = |machine, busy| spins(Spin::Auto, machine, busy);
-        assert!(auto(plugged, 3) && !auto(plugged, 4) && !auto(unplugged, 1));
+        let others = |processes, threads, own| Others { processes, threads, own };
+        assert!(spins(Spin::On, unplugged, others(9, 9, 9)) && !spins(Spin::Off, plugged, others(0, 4, 0)));
+        let auto = |machine, others| spins(Spin::Auto, machine, others);
+        // Alone on its machine, a node has every core to itself while it waits, however large its pool.
+        assert!(auto(plugged, others(0, 4, 0)) && auto(plugged, others(0, 4, 1)));
+        assert!(!auto(unplugged, others(0, 4, 0)));
+        // What computes meanwhile needs its threads: a neighbour with a pool of all cores leaves none.
+        assert!(!auto(plugged, others(1, 4, 0)) && auto(plugged, others(1, 3, 0)));
+        assert!(!auto(plugged, others(1, 3, 1)) && !auto(plugged, others(3, 2, 0)));
+        // One that computes on a GPU has a thread.
+        assert!(auto(plugged, others(2, 1, 1)) && !auto(plugged, others(3, 1, 1)));
+        assert!(!auto(plugged, others(usize::MAX, 2, 1)));
         assert!(Machine::look().cores > 0);
     }
 

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::http::Request;
 use laguna_shared::ids::{ExpertRange, ShardId};
+use laguna_shared::wire::WorkerTimes;
 use serde_json::json;
 
 use super::rig::{Answer, Rig, read, state};
 use crate::engine::handle::{ShardStatus, Status};
-use crate::experts::timing::ExchangeSummary;
+use crate::experts::timing::{ExchangeSummary, ShardTimes};
 use crate::http::auth::Keys;
 use crate::http::page::POLICY;
 use crate::http::state::Loading;
@@ -20,6 +21,10 @@ fn browser(path: &str) -> Request<Body> {
 }
 
 fn status(trouble: Option<&str>) -> Status {
+    let mut times = ShardTimes::default();
+    let micros = std::time::Duration::from_micros;
+    times.record(1, micros(20), WorkerTimes { queue: micros(2), compute: micros(8) });
+    times.record(300, micros(900), WorkerTimes { queue: micros(0), compute: micros(700) });
     let shard = ShardStatus {
         shard: ShardId(1),
         range: ExpertRange::new(0, 128),
@@ -30,6 +35,8 @@ fn status(trouble: Option<&str>) -> Status {
         calls: 9,
         round_trip_us: Some(120.5),
         compute_us: Some(80.5),
+        percentiles: times.recent(),
+        by_size: times.by_size,
     };
     Status {
         running: 2,
@@ -93,6 +100,28 @@ async fn health_tells_everything_that_the_page_shows() {
         assert_eq!(rig.get("/cluster").await.json()["shards"], body["shards"]);
         assert!(rig.get("/metrics").await.text.contains("laguna_shard_round_trip_microseconds{"));
     }
+}
+
+#[tokio::test]
+async fn metrics_tell_where_each_shards_calls_spend_their_time() {
+    let rig = Rig::with(|_| {}, limits(2048, 8), status(None), |_| Vec::new());
+    let page = rig.get("/metrics").await.text;
+    let name = "laguna_shard_call_microseconds";
+    let of = |part: &str| format!("shard=\"1\",rows=\"one\",part=\"{part}\"");
+    for line in [
+        format!("# TYPE {name} histogram"),
+        format!("{name}_bucket{{{},le=\"16\"}} 0", of("round_trip")),
+        format!("{name}_bucket{{{},le=\"32\"}} 1", of("round_trip")),
+        format!("{name}_bucket{{{},le=\"+Inf\"}} 1", of("round_trip")),
+        format!("{name}_bucket{{{},le=\"8\"}} 1", of("compute")),
+        format!("{name}_sum{{{}}} 10", of("wire")),
+        format!("{name}_count{{{}}} 1", of("queue")),
+        format!("{name}_sum{{shard=\"1\",rows=\"many\",part=\"compute\"}} 700"),
+        format!("laguna_shard_call_recent_microseconds{{{},quantile=\"0.99\"}} 7.5", of("compute")),
+    ] {
+        assert!(page.lines().any(|have| have == line), "{line}\n{page}");
+    }
+    assert!(!page.contains("rows=\"few\""), "{page}");
 }
 
 #[tokio::test]

@@ -33,8 +33,9 @@ struct ExpertStack {
 #[derive(Debug)]
 struct Projection {
     weight: Matrix,
-    /// NVFP4 global scale of each expert, `[experts]` f32, applied after the product; `None` where all are 1.
-    multipliers: Option<Array>,
+    /// NVFP4 global scale of each expert, `[experts]`, applied after the product; `None` where all are 1. On the host, where
+    /// the slots' experts are known: looking them up in MLX is three operations more.
+    multipliers: Option<Vec<f32>>,
 }
 
 /// Slots of a batch in the order they are computed, and where each row finds its own afterwards.
@@ -91,10 +92,10 @@ impl MlxBank {
         let experts = Array::from_slice(&order.experts, &[slots]);
         let each = Array::arange::<_, u32>(None, slots, None)?;
 
-        let gate = stack.gate.apply(&x, &rows, &experts, order.sorted)?;
-        let up = stack.up.apply(&x, &rows, &experts, order.sorted)?;
+        let gate = stack.gate.apply(&x, &rows, &experts, order)?;
+        let up = stack.up.apply(&x, &rows, &experts, order)?;
         let inner = ops::sigmoid(&gate)?.multiply(&gate)?.multiply(&up)?.as_dtype(compute)?;
-        let out = stack.down.apply(&inner, &each, &experts, order.sorted)?;
+        let out = stack.down.apply(&inner, &each, &experts, order)?;
 
         let weights = Array::from_slice(&order.weights, &[slots, 1]);
         let out = out.reshape(&[slots, batch.hidden as i32])?.multiply(weights)?;
@@ -123,7 +124,10 @@ impl ExpertBank for MlxBank {
         self.layers
             .values()
             .flat_map(|stack| [&stack.gate, &stack.up, &stack.down])
-            .map(|p| p.weight.resident_bytes() + p.multipliers.as_ref().map_or(0, Array::nbytes) as u64)
+            .map(|p| {
+                let multipliers = p.multipliers.as_deref().map_or(0, size_of_val);
+                p.weight.resident_bytes() + multipliers as u64
+            })
             .sum()
     }
 
@@ -174,11 +178,7 @@ impl ExpertStack {
                 tensor: matrices[0].name.clone(),
                 message: e.to_string(),
             })?;
-            let multipliers = stack
-                .multipliers
-                .iter()
-                .any(|&m| m != 1.0)
-                .then(|| Array::from_slice(&stack.multipliers, &[owned.len() as i32]));
+            let multipliers = stack.multipliers.iter().any(|&m| m != 1.0).then_some(stack.multipliers);
             Ok::<_, BankLoadError>(Projection { weight, multipliers })
         };
         Ok(Self { gate: load(|s| &s.gate)?, up: load(|s| &s.up)?, down: load(|s| &s.down)? })
@@ -186,13 +186,13 @@ impl ExpertStack {
 }
 
 impl Projection {
-    /// `[rows, 1, cols]` → `[slots, 1, out]`, f32.
-    fn apply(&self, x: &Array, rows: &Array, experts: &Array, sorted: bool) -> Result<Array, Exception> {
-        let y = self.weight.gather(x, rows, experts, sorted)?.as_dtype(Dtype::Float32)?;
-        match &self.multipliers {
-            None => Ok(y),
-            Some(multipliers) => y.multiply(multipliers.take_axis(experts, 0)?.reshape(&[-1, 1, 1])?),
-        }
+    /// `[rows, 1, cols]` → `[slots, 1, out]`, f32. `experts` are those of `order`.
+    fn apply(&self, x: &Array, rows: &Array, experts: &Array, order: &SlotOrder) -> Result<Array, Exception> {
+        let y = self.weight.gather(x, rows, experts, order.sorted)?.as_dtype(Dtype::Float32)?;
+        let Some(multipliers) = &self.multipliers else { return Ok(y) };
+        // `arrange` saw to it that every expert is held.
+        let each: Vec<f32> = order.experts.iter().map(|&expert| multipliers[expert as usize]).collect();
+        y.multiply(Array::from_slice(&each, &[each.len() as i32, 1, 1]))
     }
 }
 

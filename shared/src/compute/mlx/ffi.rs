@@ -1,5 +1,10 @@
 //! The calls into MLX's C interface that mlx-rs 0.33 does not offer: products with quantised matrices in a mode
-//! other than affine, and arrays from untyped bytes. Checked on this side, so that callers need no `unsafe`.
+//! other than affine, arrays from untyped bytes, what a GPU says of itself, and graphs as text for tests. Checked on
+//! this side, so that callers need no `unsafe`.
+//!
+//! Not used: `mlx_array_new_data_managed`, an array over its caller's memory. MLX's CPU allocator takes no foreign memory:
+//! it copies, and gives the original back after that, so that both are held at once just the same. Metal's takes memory
+//! that begins at a page. There it would save one projection's stack while a layer is loaded, a third of a layer.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -127,6 +132,53 @@ pub(super) fn strided_f32(array: &Array) -> Result<(&[f32], &[usize]), Exception
     ))
 }
 
+/// Bytes that the GPU's driver recommends to have in use at most; `None` without a GPU, or one that tells. MLX must have
+/// been called before, so that its errors are values.
+pub(super) fn recommended_working_set() -> Option<usize> {
+    // SAFETY: every handle is made here, filled by MLX, read while it lives, and freed once; the key is a static C string.
+    unsafe {
+        let gpu = mlx_sys::mlx_device_new_type(mlx_sys::mlx_device_type__MLX_GPU, 0);
+        let mut info = mlx_sys::mlx_device_info_new();
+        let (mut is_there, mut bytes) = (false, 0);
+        let told = mlx_sys::mlx_device_is_available(&raw mut is_there, gpu) == 0
+            && is_there
+            && mlx_sys::mlx_device_info_get(&raw mut info, gpu) == 0
+            && mlx_sys::mlx_device_info_get_size(&raw mut bytes, info, WORKING_SET.as_ptr()) == 0;
+        mlx_sys::mlx_device_info_free(info);
+        mlx_sys::mlx_device_free(gpu);
+        told.then_some(bytes)
+    }
+}
+
+/// What is yet to be computed for `array`, an operation a line.
+#[cfg(test)]
+pub(super) fn graph(array: &Array) -> Vec<String> {
+    use std::ffi::{CString, c_char, c_int};
+
+    unsafe extern "C" {
+        fn fopen(path: *const c_char, mode: *const c_char) -> *mut mlx_sys::FILE;
+        fn fclose(file: *mut mlx_sys::FILE) -> c_int;
+    }
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("graph");
+    let name = CString::new(path.to_str().unwrap()).unwrap();
+    // SAFETY: the file is opened and closed here; every handle is made here and freed once, the array's stays its own.
+    unsafe {
+        let file = fopen(name.as_ptr(), c"w".as_ptr());
+        assert!(!file.is_null());
+        let (namer, outputs) =
+            (mlx_sys::mlx_node_namer_new(), mlx_sys::mlx_vector_array_new_value(array.as_ptr()));
+        assert_eq!(mlx_sys::mlx_print_graph(file, namer, outputs), 0);
+        mlx_sys::mlx_vector_array_free(outputs);
+        mlx_sys::mlx_node_namer_free(namer);
+        assert_eq!(fclose(file), 0);
+    }
+    let text = std::fs::read_to_string(path).unwrap();
+    // Before them it says what goes in and comes out.
+    text.lines().filter(|line| line.contains(" -> ")).map(str::to_owned).collect()
+}
+
 fn checked(
     operation: &'static str,
     call: impl FnOnce(*mut mlx_sys::mlx_array) -> i32,
@@ -163,3 +215,6 @@ fn element_size(dtype: Dtype) -> usize {
         Dtype::Uint64 | Dtype::Int64 | Dtype::Float64 | Dtype::Complex64 => 8,
     }
 }
+
+/// MLX's name for the recommendation, in bytes.
+const WORKING_SET: &CStr = c"max_recommended_working_set_size";

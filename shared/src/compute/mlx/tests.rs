@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::MlxBank;
+use super::array::looked;
 use crate::compute::reference::ReferenceBank;
 use crate::compute::{ActivationType, BankError, BankLoadError, ExpertBank, ExpertBatch};
 use crate::config::{ConfigOptions, ModelConfig};
@@ -123,4 +124,31 @@ fn what_it_does_not_hold_is_refused_by_name() {
     let inventory = Inventory::resolve(&checkpoint, &config).unwrap();
     let outside = MlxBank::load(&checkpoint, &inventory, ExpertRange::new(10, 17), &mut |_| ());
     assert!(matches!(outside, Err(BankLoadError::BadRange { experts: 16, .. })), "{outside:?}");
+}
+
+/// A call is one graph, evaluated once, however many rows it has. The numbers are those of a machine that multiplies in
+/// the type of its rows.
+#[test]
+fn a_call_is_one_evaluation_of_few_operations() {
+    let range = ExpertRange::new(0, 16);
+    // Rows that have as many slots each, in order, are summed where they lie; others are gathered first.
+    let expected = [
+        ("bf16", [17, 21]),
+        ("nvfp4_ct", [20, 24]),
+        ("mlx_nvfp4", [14, 18]),
+        ("mlx_affine4", [14, 18]),
+        ("mlx_fused_nvfp4", [14, 18]),
+    ];
+    for (layout, expected) in expected {
+        let (config, mlx, _) = banks(layout, range);
+        let mut mlx = mlx.computing_in(ActivationType::F32);
+        for (rows, expected) in [1, 60].into_iter().zip(expected) {
+            let rows = Rows::new(rows, config.hidden_size, range);
+            looked::take();
+            mlx.run(&rows.batch(), &mut Vec::new()).unwrap();
+            let graphs = looked::take();
+            assert_eq!(graphs.len(), 1, "{layout}: {graphs:#?}");
+            assert_eq!(graphs[0].len(), expected, "{layout}: {graphs:#?}");
+        }
+    }
 }
