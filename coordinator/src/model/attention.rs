@@ -3,7 +3,6 @@
 
 use laguna_shared::compute::cpu::{self, attention::Visible};
 use laguna_shared::compute::mlx::array::{heads, slice_of};
-use laguna_shared::config::Gating;
 use mlx_rs::error::Exception;
 use mlx_rs::fast::ScaledDotProductAttentionMask;
 use mlx_rs::ops::indexing::TryIndexOp;
@@ -15,6 +14,7 @@ use super::cache::{Attended, SequenceCache};
 use super::linear::{Linear, TrunkMath};
 use super::micro_batch::Piece;
 use super::norm::RmsNorm;
+use super::pointwise;
 use super::rope::Rope;
 
 /// One layer's attention.
@@ -24,9 +24,8 @@ pub struct Attention {
     pub(super) k: Linear,
     pub(super) v: Linear,
     pub(super) o: Linear,
-    /// `g_proj`; `None` without gating.
+    /// `g_proj`, to a factor for each head or each channel; `None` without gating.
     pub(super) gate: Option<Linear>,
-    pub(super) gating: Gating,
     pub(super) q_norm: RmsNorm,
     pub(super) k_norm: RmsNorm,
     pub(super) rope: Rope,
@@ -97,10 +96,10 @@ impl Attention {
         v: &Array,
         cache: &mut SequenceCache,
     ) -> Result<Array, Exception> {
-        let by_head = |a: &Array| a.transpose_axes(&[1, 0, 2])?.expand_dims(0);
-        let q = self.rope.forward(&by_head(q)?, at)?;
-        let k = self.rope.forward(&by_head(k)?, at)?;
-        let Attended { keys, values, visible } = cache.extend(layer, at, k, by_head(v)?)?;
+        let q = self.rope.forward(q, at)?;
+        let k = self.rope.forward(k, at)?;
+        let v = v.transpose_axes(&[1, 0, 2])?.expand_dims(0)?;
+        let Attended { keys, values, visible } = cache.extend(layer, at, k, v)?;
         let scale = 1.0 / (self.head_dim as f32).sqrt();
         if let TrunkMath::Cpu(pool) = self.q.math()
             && q.dtype() == Dtype::Float32
@@ -131,39 +130,26 @@ impl Attention {
         visible: Visible,
         scale: f32,
     ) -> Result<Array, Exception> {
-        let q = q.squeeze_axes(&[0])?.transpose_axes(&[1, 0, 2])?.contiguous()?;
         let sinks =
             self.sinks.as_ref().map(|sinks| sinks.as_dtype(Dtype::Float32)?.contiguous()).transpose()?;
-        transforms::eval([&q, keys, values].into_iter().chain(&sinks))?;
+        transforms::eval([q, keys, values].into_iter().chain(&sinks))?;
         let attention = cpu::Attention {
-            queries: slice_of(&q)?,
-            heads: self.heads,
+            queries: heads(q)?,
             scale,
             keys: heads(keys)?,
             values: heads(values)?,
             visible,
             sinks: sinks.as_ref().map(slice_of).transpose()?,
         };
-        let mut out = vec![0.0; attention.queries.len()];
+        let mut out = vec![0.0; q.size()];
         attention.run(cpu::Isa::best(), pool, &mut out);
-        Ok(Array::from_slice(&out, q.shape()))
+        Ok(Array::from_slice(&out, &[q.dim(2), q.dim(1), q.dim(3)]))
     }
 
-    /// `out · softplus(gate)`, the softplus in f32; one factor a head or one a channel. `gate` is `g_proj x`.
+    /// `out · softplus(gate)`, one factor a head or one a channel. `gate` is `g_proj x`.
     pub(super) fn gated(&self, gate: Option<&Array>, out: Array) -> Result<Array, Exception> {
-        let Some(gate) = gate else { return Ok(out) };
-        let width = match self.gating {
-            Gating::PerElement => self.head_dim as i32,
-            Gating::PerHead | Gating::None => 1,
-        };
-        let gate = softplus(gate)?.as_dtype(out.dtype())?;
-        out.multiply(gate.reshape(&[out.dim(0), self.heads as i32, width])?)
+        gate.map_or(Ok(out.clone()), |gate| pointwise::gate_heads(&self.q.math(), &out, gate))
     }
-}
-
-/// `ln(1 + exp(x))`, f32.
-pub(super) fn softplus(x: &Array) -> Result<Array, Exception> {
-    ops::logaddexp(x.as_dtype(Dtype::Float32)?, Array::from_f32(0.0))
 }
 
 /// `[tokens, before + tokens]`: query i sees key j where `0 <= (before + i) - j < window`.

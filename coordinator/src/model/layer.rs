@@ -8,6 +8,7 @@ use super::dense::Swiglu;
 use super::micro_batch::Piece;
 use super::moe::{InFlight, SparseMlp};
 use super::norm::RmsNorm;
+use super::pointwise;
 use super::trace::RoutingTrace;
 use super::{ForwardError, Segment};
 use crate::experts::Experts;
@@ -54,14 +55,15 @@ impl Layer {
         experts.flight.enter(Some(LayerId(index as u16)), x.dim(0) as usize);
         let began = experts.flight.begin();
         let attended = self.attention.forward(index, &self.input_norm.forward(&x)?, pieces, segments)?;
-        let x = x.add(attended)?;
+        let math = self.attention.q.math();
+        let x = pointwise::add(&math, &x, &attended)?;
         experts.flight.end_with(began, Stage::Attention, &x)?;
 
         let began = experts.flight.begin();
         let normed = self.post_attention_norm.forward(&x)?;
         match &self.mlp {
             Mlp::Dense(swiglu) => {
-                let x = x.add(swiglu.forward(&normed)?)?;
+                let x = pointwise::add(&math, &x, &swiglu.forward(&normed)?)?;
                 experts.flight.end_with(began, Stage::Dense, &x)?;
                 Ok(Begun::Whole(x))
             }
@@ -84,7 +86,7 @@ impl Layer {
                 let y = sparse.collect(*sent, experts)?;
                 // What came before has stages of its own.
                 let began = experts.flight.begin();
-                let x = x.add(y)?;
+                let x = pointwise::add(&self.attention.q.math(), &x, &y)?;
                 experts.flight.end_with(began, Stage::Shared, &x)?;
                 Ok(x)
             }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use laguna_shared::compute::cpu::{CpuMatrix, Pool, matmul_all};
 use laguna_shared::compute::mlx::Matrix;
-use laguna_shared::compute::mlx::array::append_f32;
+use laguna_shared::compute::mlx::array::{append_f32, slice_of};
 use laguna_shared::compute::mlx::packed::MatrixBytes;
 use laguna_shared::weights::RawMatrix;
-use mlx_rs::error::Exception;
+use mlx_rs::error::{AsSliceError, Exception};
 use mlx_rs::{Array, Dtype};
 
 /// Where products are computed.
@@ -170,9 +170,11 @@ fn products<const N: usize>(
     x: &Array,
 ) -> Result<[Array; N], Exception> {
     let rows = x.dim(0);
-    let x = x.as_dtype(Dtype::Float32)?.contiguous()?;
-    x.eval()?;
-    let values = x.try_as_slice::<f32>().map_err(|e| Exception::custom(e.to_string()))?;
+    let mut x = x.as_dtype(Dtype::Float32)?;
+    if matches!(x.try_as_slice::<f32>(), Err(AsSliceError::NotContiguous)) {
+        x = x.contiguous()?;
+    }
+    let values = slice_of(&x)?;
     let len = rows as usize * matrices.iter().map(|matrix| matrix.rows()).sum::<usize>();
     RESULTS.with_borrow_mut(|kept| {
         let mut once = Vec::new();

@@ -107,10 +107,9 @@ impl Loader<'_> {
             v: self.linear(&source.v)?,
             o: self.linear(&source.o)?,
             gate: source.g.as_ref().map(|g| self.linear(g)).transpose()?,
-            gating: self.config.gating,
             q_norm: self.norm(&source.q_norm)?,
             k_norm: self.norm(&source.k_norm)?,
-            rope: Rope::new(&layer.rope, self.config.head_dim, self.dtype)?,
+            rope: Rope::new(&layer.rope, self.config.head_dim, self.dtype, self.settings.math.clone())?,
             sinks: source.sink.as_ref().map(|s| self.vector(s)).transpose()?,
             heads: layer.num_attention_heads,
             kv_heads: self.config.num_key_value_heads,
@@ -169,7 +168,11 @@ impl Loader<'_> {
     }
 
     fn norm(&mut self, source: &VectorSource) -> Result<RmsNorm, ModelLoadError> {
-        Ok(RmsNorm { weight: self.vector(source)?, eps: self.config.rms_norm_eps })
+        Ok(RmsNorm {
+            weight: self.vector(source)?,
+            eps: self.config.rms_norm_eps,
+            math: self.settings.math.clone(),
+        })
     }
 
     fn vector(&mut self, source: &VectorSource) -> Result<Array, ModelLoadError> {

@@ -7,6 +7,7 @@
 //!   - [`moe`]: [`router`], dispatch to the shards, shared expert, sum
 //! - `micro_batch`: a pass in parts, one computing while the other is at the experts
 //! - [`head`]: residual stream → logits
+//! - `pointwise`: the steps between products
 //! - [`linear`]: the products all of these are made of, [`load`] what fills them, [`quantize`] in fewer bits
 //!
 //! Rows of several sequences run together: everything but attention sees one `[rows, hidden]` array.
@@ -22,6 +23,7 @@ pub mod load;
 mod micro_batch;
 pub mod moe;
 pub mod norm;
+mod pointwise;
 pub mod quantize;
 pub mod rope;
 pub mod router;

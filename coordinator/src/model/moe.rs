@@ -5,10 +5,11 @@
 use laguna_shared::compute::ActivationType;
 use laguna_shared::compute::mlx::array::{activation_dtype, append_bytes, append_f32};
 use laguna_shared::ids::LayerId;
-use mlx_rs::{Array, Dtype, transforms};
+use mlx_rs::{Array, transforms};
 
 use super::ForwardError;
 use super::dense::Swiglu;
+use super::pointwise;
 use super::router::{Choices, Router};
 use super::trace::{LayerRouting, RoutingTrace};
 use crate::experts::{Dispatch, Experts, RoutedRows, Staging};
@@ -47,14 +48,13 @@ impl SparseMlp {
     ) -> Result<InFlight, ForwardError> {
         let began = experts.flight.begin();
         let logits = self.router.logits(x)?;
-        let x = x.contiguous()?;
         // The one evaluation before dispatch: what leaves the machine, and what decides where to.
-        transforms::eval([&logits, &x])?;
+        transforms::eval([&logits, x])?;
 
         let Staging { logits: mut host, mut choices, rows: mut bytes } = experts.take_staging();
         append_f32(&logits, &mut host)?;
         self.router.rules.choose_into(&host, &mut choices);
-        append_bytes(&x, &mut bytes)?;
+        append_bytes(x, &mut bytes)?;
         if let Some(trace) = trace {
             let Choices { experts, weights } = choices.clone();
             trace.layers.push(LayerRouting { layer: self.layer, experts, weights });
@@ -70,7 +70,7 @@ impl SparseMlp {
         experts.flight.end(began, Stage::Router);
 
         let dispatch = experts.dispatch(&routed)?;
-        let shared = self.shared_expert.as_ref().map(|e| e.forward(&x)).transpose()?;
+        let shared = self.shared_expert.as_ref().map(|e| e.forward(x)).transpose()?;
         if let Some(shared) = &shared {
             transforms::async_eval([shared])?;
         }
@@ -81,12 +81,9 @@ impl SparseMlp {
     pub(super) fn collect(&self, sent: InFlight, experts: &mut Experts) -> Result<Array, ForwardError> {
         let InFlight { dispatch, routed, host, shared, rows } = sent;
         let sum = experts.collect(dispatch, &routed)?;
-        let sum = Array::from_slice(sum, &[rows, routed.hidden as i32])
-            .multiply(Array::from_f32(self.routed_scaling))?;
-        let y = match shared {
-            Some(shared) => sum.add(shared.as_dtype(Dtype::Float32)?)?,
-            None => sum,
-        };
+        let shape = [rows, routed.hidden as i32];
+        let math = self.router.linear.math();
+        let y = pointwise::scale_and_add(&math, sum, self.routed_scaling, shared.as_ref(), &shape)?;
         let RoutedRows { choices, rows, .. } = routed;
         experts.keep_staging(Staging { logits: host, choices, rows });
         Ok(y.as_dtype(activation_dtype(self.activation))?)

@@ -4,7 +4,10 @@ use laguna_shared::config::RopeConfig;
 use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype, fast};
 
-/// One layer's rotary embedding, as MLX takes it.
+use super::linear::TrunkMath;
+use super::pointwise;
+
+/// One layer's rotary embedding.
 #[derive(Debug)]
 pub struct Rope {
     dims: i32,
@@ -13,6 +16,11 @@ pub struct Rope {
     /// `[head_dim]` in the activation type: the attention factor on rotated channels, 1 on the others. In the
     /// activation type, because an f32 factor would silently make the residual stream f32. `None` where it is 1.
     factor: Option<Array>,
+    /// Radians a position, `[dims / 2]`.
+    frequencies: Vec<f64>,
+    /// On rotated channels.
+    attention_factor: f64,
+    math: TrunkMath,
 }
 
 impl Rope {
@@ -20,8 +28,14 @@ impl Rope {
     ///
     /// # Errors
     /// If MLX is out of memory.
-    pub fn new(config: &RopeConfig, head_dim: usize, activation: Dtype) -> Result<Self, Exception> {
-        let periods: Vec<f32> = config.inverse_frequencies().iter().map(|f| (1.0 / f) as f32).collect();
+    pub fn new(
+        config: &RopeConfig,
+        head_dim: usize,
+        activation: Dtype,
+        math: TrunkMath,
+    ) -> Result<Self, Exception> {
+        let frequencies = config.inverse_frequencies();
+        let periods: Vec<f32> = frequencies.iter().map(|f| (1.0 / f) as f32).collect();
         let factor = (config.attention_factor != 1.0)
             .then(|| {
                 let mut channels = vec![1.0_f32; head_dim];
@@ -30,19 +44,56 @@ impl Rope {
             })
             .transpose()?;
         let dims = config.rotary_dims as i32;
-        Ok(Self { dims, periods: Array::from_slice(&periods, &[periods.len() as i32]), factor })
+        let periods = Array::from_slice(&periods, &[periods.len() as i32]);
+        let attention_factor = config.attention_factor;
+        Ok(Self { dims, periods, factor, frequencies, attention_factor, math })
     }
 
-    /// Rotates `x` `[1, heads, tokens, head_dim]`, whose first token has position `offset`.
+    /// Rotates `x` `[tokens, heads, head_dim]`, whose first token has position `offset` → `[1, heads, tokens, head_dim]`.
     ///
     /// # Errors
     /// If MLX refuses the shapes.
     pub fn forward(&self, x: &Array, offset: usize) -> Result<Array, Exception> {
+        if let Some(elements) = pointwise::elements(&self.math, [x])? {
+            let [elements] = elements;
+            let (heads, head_dim) = (x.dim(1) as usize, x.dim(2) as usize);
+            let mut out = vec![0.0; elements.len()];
+            self.rotate(elements, heads, head_dim, offset, &mut out);
+            return Ok(Array::from_slice(&out, &[1, x.dim(1), x.dim(0), x.dim(2)]));
+        }
+        let x = x.transpose_axes(&[1, 0, 2])?.expand_dims(0)?;
         let offset = i32::try_from(offset).map_err(|e| Exception::custom(e.to_string()))?;
         let rotate = |x: &Array| fast::rope(x, self.dims, false, None, 1.0, offset, &self.periods);
         match &self.factor {
             Some(factor) => rotate(&x.multiply(factor)?),
-            None => rotate(x),
+            None => rotate(&x),
+        }
+    }
+
+    /// Rotates `[tokens, heads, head_dim]` to `[heads, tokens, head_dim]`. Angles are f64: in f32 those of far positions
+    /// would be off by what the position rounds to.
+    fn rotate(&self, x: &[f32], heads: usize, head_dim: usize, offset: usize, out: &mut [f32]) {
+        let half = self.dims as usize / 2;
+        let tokens = x.len() / (heads * head_dim).max(1);
+        let (mut cos, mut sin) = (vec![0.0_f32; half], vec![0.0_f32; half]);
+        for (token, x) in x.chunks_exact(heads * head_dim).enumerate() {
+            let position = (offset + token) as f64;
+            for ((cos, sin), frequency) in cos.iter_mut().zip(&mut sin).zip(&self.frequencies) {
+                let (s, c) = (position * frequency).sin_cos();
+                (*cos, *sin) = ((c * self.attention_factor) as f32, (s * self.attention_factor) as f32);
+            }
+            for (head, x) in x.chunks_exact(head_dim).enumerate() {
+                let out = &mut out[(head * tokens + token) * head_dim..][..head_dim];
+                let (rotated, rest) = x.split_at(2 * half);
+                let (first, second) = rotated.split_at(half);
+                let (to, kept) = out.split_at_mut(2 * half);
+                let (to_first, to_second) = to.split_at_mut(half);
+                for n in 0..half {
+                    to_first[n] = first[n] * cos[n] - second[n] * sin[n];
+                    to_second[n] = first[n] * sin[n] + second[n] * cos[n];
+                }
+                kept.copy_from_slice(rest);
+            }
         }
     }
 }

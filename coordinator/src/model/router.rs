@@ -9,6 +9,7 @@ use mlx_rs::error::Exception;
 use mlx_rs::{Array, Dtype};
 
 use super::linear::Linear;
+use super::pointwise::softplus;
 
 /// One sparse layer's router.
 #[derive(Debug)]
@@ -102,11 +103,6 @@ fn sigmoid(z: f32) -> f32 {
         let e = z.exp();
         e / (1.0 + e)
     }
-}
-
-/// `ln(1 + exp(z))`; about `exp(z)` far below zero, where `1 + exp(z)` would round to 1.
-fn softplus(z: f32) -> f32 {
-    z.max(0.0) + (-z.abs()).exp().ln_1p()
 }
 
 fn softmax(z: &mut [f32]) {

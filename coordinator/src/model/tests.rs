@@ -14,11 +14,12 @@ use mlx_rs::Array;
 use mlx_rs::ops::indexing::TryIndexOp;
 use serde_json::Value;
 
-use super::attention::{Attention, softplus};
+use super::attention::Attention;
 use super::layer::Mlp;
 use super::linear::{Linear, TrunkMath};
 use super::load::TrunkSettings;
 use super::micro_batch::{MicroBatch, Piece};
+use super::pointwise::{mlx_softplus, softplus};
 use super::quantize::TrunkBits;
 use super::rope::Rope;
 use super::router::Selection;
@@ -86,13 +87,15 @@ fn rope_rotates_as_the_goldens_do() {
             assert!((ours / f64::from(*theirs) - 1.0).abs() < 1e-6, "{}: {ours} {theirs}", case["config"]);
         }
         assert_eq!(config.inverse_frequencies().len(), theirs.len());
-        let rope = Rope::new(&config, head_dim, mlx_rs::Dtype::Float32).unwrap();
+        let ropes = maths().map(|math| Rope::new(&config, head_dim, mlx_rs::Dtype::Float32, math).unwrap());
         let rotated = floats(&case["rotated"]);
         for (row, &position) in positions.iter().enumerate() {
             let range = row * head_dim..(row + 1) * head_dim;
-            let x = Array::from_slice(&input[range.clone()], &[1, 1, 1, head_dim as i32]);
-            let ours = host(&rope.forward(&x, position as usize).unwrap());
-            for (ours, theirs) in ours.iter().zip(&rotated[range]) {
+            let x = Array::from_slice(&input[range.clone()], &[1, 1, head_dim as i32]);
+            let ours = ropes.each_ref().map(|rope| host(&rope.forward(&x, position as usize).unwrap()));
+            for (ours, theirs) in
+                ours.iter().flatten().zip(rotated[range.clone()].iter().chain(&rotated[range]))
+            {
                 // At position 4096 an f32 angle is good to 2^-12 / 2 = 1.2e-4 radians.
                 assert!((ours - theirs).abs() < 6e-4, "{} at {position}: {ours} {theirs}", case["config"]);
             }
@@ -140,8 +143,11 @@ fn softplus_gate_is_ln_2_at_0_and_follows_the_goldens() {
     let goldens = goldens();
     let logits = floats(&goldens["softplus_gate"]["logits"]);
     let gate = floats(&goldens["softplus_gate"]["gate"]);
-    let ours = host(&softplus(&Array::from_slice(&logits, &[logits.len() as i32])).unwrap());
-    for ((z, ours), theirs) in logits.iter().zip(&ours).zip(&gate) {
+    let mlx = host(&mlx_softplus(&Array::from_slice(&logits, &[logits.len() as i32])).unwrap());
+    let ours = mlx.iter().copied().chain(logits.iter().map(|z| softplus(*z)));
+    let ours: Vec<f32> = ours.collect();
+    let twice = |of: &[f32]| [of, of].concat();
+    for ((z, ours), theirs) in twice(&logits).iter().zip(&ours).zip(twice(&gate)) {
         // MLX flushes subnormals on some backends: 3.8e-44 may be 0.
         assert!((ours - theirs).abs() <= 2e-6 * theirs.abs() + 1e-38, "softplus({z}) = {ours}, not {theirs}");
     }
@@ -151,18 +157,19 @@ fn softplus_gate_is_ln_2_at_0_and_follows_the_goldens() {
 
 #[test]
 fn a_gate_of_zeros_scales_every_head_by_ln_2() {
-    let model = bf16_fixture();
-    let attention = &model.layers[0].attention;
-    assert_eq!(attention.gating, Gating::PerHead);
-    let (heads, head_dim) = (attention.heads as i32, attention.head_dim as i32);
-    // The gate's input is the normed row; a row of zeros makes every head's gate softplus(0).
-    let zeros =
-        mlx_rs::ops::zeros_dtype(&[2, model.config.hidden_size as i32], mlx_rs::Dtype::Float32).unwrap();
-    let out = noise(&[2, heads, head_dim], 3);
-    let gate = attention.gate.as_ref().unwrap().forward(&zeros).unwrap();
-    let gated = host(&attention.gated(Some(&gate), out.clone()).unwrap());
-    for (gated, plain) in gated.iter().zip(host(&out)) {
-        assert!((gated - plain * std::f32::consts::LN_2).abs() < 1e-6);
+    for model in maths().map(|math| loaded(TrunkBits::Stored, math)) {
+        let attention = &model.layers[0].attention;
+        assert_eq!(model.config.gating, Gating::PerHead);
+        let (heads, head_dim) = (attention.heads as i32, attention.head_dim as i32);
+        // The gate's input is the normed row; a row of zeros makes every head's gate softplus(0).
+        let zeros =
+            mlx_rs::ops::zeros_dtype(&[2, model.config.hidden_size as i32], mlx_rs::Dtype::Float32).unwrap();
+        let out = noise(&[2, heads, head_dim], 3);
+        let gate = attention.gate.as_ref().unwrap().forward(&zeros).unwrap();
+        let gated = host(&attention.gated(Some(&gate), out.clone()).unwrap());
+        for (gated, plain) in gated.iter().zip(host(&out)) {
+            assert!((gated - plain * std::f32::consts::LN_2).abs() < 1e-6);
+        }
     }
 }
 

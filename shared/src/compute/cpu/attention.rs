@@ -16,10 +16,8 @@ use super::simd::{Simd, for_isa};
 /// Queries of consecutive tokens, and what they look at.
 #[derive(Clone, Copy, Debug)]
 pub struct Attention<'a> {
-    /// `[tokens, heads, head_dim]`, rotated.
-    pub queries: &'a [f32],
-    /// Query heads; a multiple of the keys' heads, whose groups follow each other.
-    pub heads: usize,
+    /// Rotated, a row a token. As many heads as keys have, or a multiple, whose groups follow each other.
+    pub queries: Heads<'a>,
     /// What the queries are multiplied with: 1 / √head_dim.
     pub scale: f32,
     /// Rotated.
@@ -106,19 +104,19 @@ impl Attention<'_> {
     /// If the lengths do not belong together, or [`fits`](Self::fits) is false.
     pub fn run(&self, isa: Isa, pool: &Pool, out: &mut [f32]) {
         let Heads { heads: kv_heads, head_dim, rows: keys, .. } = self.keys;
-        assert!(Self::fits(head_dim), "heads of {head_dim}");
-        assert!(self.heads.is_multiple_of(kv_heads), "{} heads over {kv_heads}", self.heads);
-        let row = self.heads * head_dim;
-        let tokens = self.queries.len() / row;
-        assert!(self.queries.len() == tokens * row && out.len() == tokens * row, "whole tokens");
+        let Heads { heads, rows: tokens, .. } = self.queries;
+        assert!(Self::fits(head_dim) && self.queries.head_dim == head_dim, "heads of {head_dim}");
+        assert!(heads.is_multiple_of(kv_heads), "{heads} heads over {kv_heads}");
+        let row = heads * head_dim;
+        assert!(out.len() == tokens * row, "room for {tokens} tokens");
         assert!(tokens <= keys, "{tokens} queries over {keys} keys");
         let values = self.values;
         assert!(
             (values.heads, values.rows, values.head_dim) == (kv_heads, keys, head_dim),
             "a value for each key"
         );
-        assert!(self.sinks.is_none_or(|sinks| sinks.len() == self.heads), "a sink for each head");
-        let group = self.heads / kv_heads;
+        assert!(self.sinks.is_none_or(|sinks| sinks.len() == heads), "a sink for each head");
+        let group = heads / kv_heads;
         let held = (ROWS / group).max(1);
         let blocks = tokens.div_ceil(held);
         let out = SharedSlice::new(out);
@@ -183,15 +181,17 @@ for_isa! {
 
 #[inline(always)]
 fn blocks_with<S: Simd>(s: S, task: &Task<'_>, memory: Memory<'_>) {
-    let Attention { heads, keys, values, visible, .. } = *task.attention;
+    let Attention { queries, keys, values, visible, .. } = *task.attention;
     let (head_dim, group) = (keys.head_dim, task.group);
-    let tokens = task.attention.queries.len() / (heads * head_dim);
+    let tokens = queries.rows;
     let rows = task.tokens.len() * group;
     let first_head = task.kv_head * group;
     for (n, token) in task.tokens.clone().enumerate() {
-        let from = &task.attention.queries[(token * heads + first_head) * head_dim..][..group * head_dim];
-        for (to, from) in memory.queries[n * group * head_dim..].iter_mut().zip(from) {
-            *to = from * task.attention.scale;
+        for head in 0..group {
+            let to = &mut memory.queries[(n * group + head) * head_dim..][..head_dim];
+            for (to, from) in to.iter_mut().zip(queries.part(first_head + head, token..token + 1)) {
+                *to = from * task.attention.scale;
+            }
         }
         let sinks = task.attention.sinks.map(|sinks| &sinks[first_head..first_head + group]);
         for head in 0..group {
@@ -297,7 +297,7 @@ fn weigh<S: Simd>(
     }
 }
 
-/// eˣ for x ≤ 0, to 2 units of the last place; e⁻⁸⁶ for what is below -86. NaN stays NaN.
+/// eˣ for x up to 86, to 2 units of the last place; e⁻⁸⁶ for what is below -86. NaN stays NaN.
 ///
 /// x = n ln 2 + r, and eʳ by its Taylor series up to r⁷: |r| ≤ ln 2 / 2, so the rest is below 6e-9.
 #[inline(always)]

@@ -55,8 +55,12 @@ impl Case {
         let of =
             |values| Heads::new(values, [self.kv_heads, self.keys, self.head_dim], self.strides()).unwrap();
         let attention = Attention {
-            queries: &data.queries,
-            heads: self.heads,
+            queries: Heads::new(
+                &data.queries,
+                [self.heads, self.tokens, self.head_dim],
+                [self.head_dim, self.heads * self.head_dim],
+            )
+            .unwrap(),
             scale: self.scale(),
             keys: of(&data.keys),
             values: of(&data.values),

@@ -15,6 +15,7 @@ use super::batch::Order;
 use super::isa::Isa;
 use super::lines::Lines;
 use super::matrix::{CpuMatrix, Inputs, SharedSlice, tile_rows};
+use super::pointwise;
 use super::pool::{Pool, Scratch};
 use super::rows::{FloatRows, SplitBuffer, stride, width};
 use crate::compute::{ActivationType, BankError, BankLoadError, ExpertBank, ExpertBatch};
@@ -250,9 +251,7 @@ impl Call<'_> {
             let pairs = gate.chunks_exact_mut(tile).zip(up.chunks_exact(tile));
             for (position, (gate, up)) in group.positions().zip(pairs) {
                 let values = &mut gate[..cols.len()];
-                for (gate, up) in values.iter_mut().zip(up) {
-                    *gate = *gate / (1.0 + (-*gate).exp()) * up;
-                }
+                pointwise::silu_mul(expert.gate.isa(), values, &up[..values.len()]);
                 let end = if cols.end == inner_cols { width } else { cols.end };
                 // SAFETY: each task has its expert's positions and columns of its own.
                 unsafe {

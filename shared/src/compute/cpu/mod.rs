@@ -10,6 +10,7 @@
 //! - `decode`: packed weights to f32, which `panel` multiplies
 //! - `simd`: the vector operations that the kernels are written in, once for each instruction set
 //! - [`attention`]: queries over cached keys and values, a block of keys at a time
+//! - [`pointwise`]: the steps between products
 //! - [`bank`]: the [`crate::compute::ExpertBank`]; `batch` sorts its slots by expert
 //!
 //! Numbers: every kernel keeps f32 accuracy (errors near 1e-7 of the result's size, whatever the format), sums in an
@@ -32,6 +33,7 @@ pub mod matrix;
 mod nibbles;
 mod panel;
 mod plain;
+pub mod pointwise;
 pub mod pool;
 pub mod product;
 mod rows;

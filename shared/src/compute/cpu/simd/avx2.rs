@@ -64,6 +64,11 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn div(self, a: __m256, b: __m256) -> __m256 {
+        vectors!(_mm256_div_ps(a, b))
+    }
+
+    #[inline(always)]
     fn fma(self, a: __m256, b: __m256, c: __m256) -> __m256 {
         vectors!(_mm256_fmadd_ps(a, b, c))
     }

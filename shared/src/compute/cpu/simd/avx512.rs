@@ -67,6 +67,11 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn div(self, a: __m512, b: __m512) -> __m512 {
+        vectors!(_mm512_div_ps(a, b))
+    }
+
+    #[inline(always)]
     fn fma(self, a: __m512, b: __m512, c: __m512) -> __m512 {
         vectors!(_mm512_fmadd_ps(a, b, c))
     }

@@ -80,6 +80,9 @@ pub(super) trait Simd: Copy {
     /// `a · b`.
     fn mul(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
 
+    /// `a / b`.
+    fn div(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
+
     /// `a · b + c`, rounded once (but by [`Portable`], twice).
     fn fma(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
 
@@ -92,7 +95,7 @@ pub(super) trait Simd: Copy {
     /// The nearest integer.
     fn round(self, a: Self::Floats) -> Self::Floats;
 
-    /// `a · 2ⁿ` for integers n from -124 to 0 and a from 0.5 to 2; NaN if `a` is, whatever n.
+    /// `a · 2ⁿ` for integers n from -124 to 124 and a from 0.5 to 2; NaN if `a` is, whatever n.
     fn scale_by_power(self, a: Self::Floats, n: Self::Floats) -> Self::Floats;
 
     /// The sum of all elements, always in the same order.

@@ -61,6 +61,11 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
+    fn div(self, a: float32x4_t, b: float32x4_t) -> float32x4_t {
+        vectors!(vdivq_f32(a, b))
+    }
+
+    #[inline(always)]
     fn fma(self, a: float32x4_t, b: float32x4_t, c: float32x4_t) -> float32x4_t {
         vectors!(vfmaq_f32(c, a, b))
     }

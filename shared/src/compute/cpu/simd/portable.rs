@@ -60,6 +60,11 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn div(self, a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
+        std::array::from_fn(|n| a[n] / b[n])
+    }
+
+    #[inline(always)]
     fn fma(self, a: [f32; 4], b: [f32; 4], c: [f32; 4]) -> [f32; 4] {
         // Not `mul_add`, which is a call to a library where there is no instruction.
         std::array::from_fn(|n| a[n] * b[n] + c[n])
