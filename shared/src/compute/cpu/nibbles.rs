@@ -113,14 +113,17 @@ fn with_groups<S: Simd, F: Float, const COUNT: usize>(
         for (n, one) in which.iter().enumerate() {
             let (x, sums, out) = (x.row(*one), &sums[n * width..][..width], &mut out[n * stride + row..]);
             // The first row brings the next rows of weights nearer; the others find them.
-            let ahead = if n == 0 { AHEAD } else { 0 };
             // SAFETY: the lengths were checked above; `x.row` has checked the row.
             unsafe {
                 if many {
-                    let sums = block::<S, F, COUNT, BLOCK>(s, &w, row, x, sums, ahead);
+                    let sums = if n == 0 {
+                        block::<S, F, COUNT, BLOCK, true>(s, &w, row, x, sums)
+                    } else {
+                        block::<S, F, COUNT, BLOCK, false>(s, &w, row, x, sums)
+                    };
                     out[..BLOCK].copy_from_slice(&sums.map(|sum| sum * multiplier));
                 } else {
-                    out[0] = block::<S, F, COUNT, 1>(s, &w, row, x, sums, ahead)[0] * multiplier;
+                    out[0] = block::<S, F, COUNT, 1, false>(s, &w, row, x, sums)[0] * multiplier;
                 }
             }
         }
@@ -148,13 +151,12 @@ fn group_sums(sixteens: &[f32], group_size: usize, groups: usize, out: &mut [f32
 /// The rows lie in `w`, whose parts have the lengths that `cols` and `group_size` say; `x` is a split row of as many
 /// columns, `sums` has its groups' sums in whole vectors, and `COUNT` is the number of groups in a vector of codes.
 #[inline(always)]
-unsafe fn block<S: Simd, F: Float, const COUNT: usize, const ROWS: usize>(
+unsafe fn block<S: Simd, F: Float, const COUNT: usize, const ROWS: usize, const FIRST: bool>(
     s: S,
     w: &NibbleRows<'_>,
     row: usize,
     x: SplitRow,
     sums: &[f32],
-    ahead: usize,
 ) -> [f32; ROWS] {
     let (step, shift, padded) = (8 * S::LANES, w.group_size.trailing_zeros(), SplitRows::padded(w.cols));
     let groups = w.cols >> shift;
@@ -165,17 +167,25 @@ unsafe fn block<S: Simd, F: Float, const COUNT: usize, const ROWS: usize>(
         let codes = w.codes.as_ptr().add(row * code_bytes);
         let scales = w.scales.as_ptr().add(row * group_bytes);
         let biases = w.biases.as_ptr().add(row * group_bytes);
-        let mut totals = biased::<S, F, ROWS>(s, scales, biases, groups, sums, ahead >> shift);
+        let ahead = if FIRST { AHEAD >> shift } else { 0 };
+        let mut totals = biased::<S, F, ROWS>(s, scales, biases, groups, sums, ahead);
+        // One pointer a row each: more would not stay in registers.
+        let (mut row_codes, mut row_scales) = ([codes; ROWS], [scales; ROWS]);
+        for r in 0..ROWS {
+            row_codes[r] = codes.add(r * code_bytes);
+            row_scales[r] = scales.add(r * group_bytes);
+        }
+        let in_step = step >= w.group_size;
         for at in 0..whole {
             let planes = Planes::load(s, x, x.centres, padded, at);
-            for (r, total) in totals.iter_mut().enumerate() {
-                let codes = codes.add(r * code_bytes + at * step / 2);
-                if ahead > 0 {
-                    s.prefetch(codes.wrapping_add(ahead));
+            let group = if in_step { at * COUNT } else { (at * step) >> shift };
+            for r in 0..ROWS {
+                let codes = row_codes[r].add(at * step / 2);
+                if FIRST {
+                    s.prefetch(codes.wrapping_add(AHEAD));
                 }
-                let scales =
-                    F::spread::<S, COUNT>(s, scales.add(r * group_bytes + ((at * step) >> shift) * F::SIZE));
-                *total = planes.multiply(s, s.nibble_pairs(s.load_ints(codes)), scales, *total);
+                let scales = F::spread::<S, COUNT>(s, row_scales[r].add(group * F::SIZE));
+                totals[r] = planes.multiply(s, s.nibble_pairs(s.load_ints(codes)), scales, totals[r]);
             }
         }
         let done = whole * step;

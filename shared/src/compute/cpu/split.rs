@@ -47,14 +47,17 @@ fn multiply_with<S: Simd>(
         for (n, one) in which.iter().enumerate() {
             let (one, out) = (x.row(*one), &mut out[n * stride + row..]);
             // The first row brings the next rows of weights nearer; the others find them.
-            let ahead = if n == 0 { AHEAD } else { 0 };
             // SAFETY: the lengths were checked above; `x.row` has checked the row.
             unsafe {
                 if many {
-                    let sums = block::<S, BLOCK>(s, &w, row, one, x.padded, ahead);
+                    let sums = if n == 0 {
+                        block::<S, BLOCK, true>(s, &w, row, one, x.padded)
+                    } else {
+                        block::<S, BLOCK, false>(s, &w, row, one, x.padded)
+                    };
                     out[..BLOCK].copy_from_slice(&sums.map(|sum| sum * w.multiplier));
                 } else {
-                    out[0] = block::<S, 1>(s, &w, row, one, x.padded, ahead)[0] * w.multiplier;
+                    out[0] = block::<S, 1, false>(s, &w, row, one, x.padded)[0] * w.multiplier;
                 }
             }
         }
@@ -67,13 +70,12 @@ fn multiply_with<S: Simd>(
 /// # Safety
 /// The rows lie in `w`, whose parts have the lengths that `cols` says; `x` is a row of `padded` elements.
 #[inline(always)]
-unsafe fn block<S: Simd, const ROWS: usize>(
+unsafe fn block<S: Simd, const ROWS: usize, const FIRST: bool>(
     s: S,
     w: &CodeRows<'_>,
     row: usize,
     x: SplitRow,
     padded: usize,
-    ahead: usize,
 ) -> [f32; ROWS] {
     let step = 8 * S::LANES;
     let (code_bytes, scale_bytes) = (w.cols / 2, w.cols / 16);
@@ -83,18 +85,24 @@ unsafe fn block<S: Simd, const ROWS: usize>(
     unsafe {
         let codes = w.codes.as_ptr().add(row * code_bytes);
         let scales = w.scales.as_ptr().add(row * scale_bytes);
+        // One pointer a row each: more would not stay in registers.
+        let (mut row_codes, mut row_scales) = ([codes; ROWS], [scales; ROWS]);
+        for r in 0..ROWS {
+            row_codes[r] = codes.add(r * code_bytes);
+            row_scales[r] = scales.add(r * scale_bytes);
+        }
         for at in 0..whole {
             let planes = Planes::load(s, x, x.corrections, padded, at);
-            for (r, sum) in sums.iter_mut().enumerate() {
-                let codes = codes.add(r * code_bytes + at * step / 2);
-                let scales = scales.add(r * scale_bytes + at * step / 16);
-                if ahead > 0 {
-                    s.prefetch(codes.wrapping_add(ahead));
+            for r in 0..ROWS {
+                let codes = row_codes[r].add(at * step / 2);
+                let scales = row_scales[r].add(at * step / 16);
+                if FIRST {
+                    s.prefetch(codes.wrapping_add(AHEAD));
                     if at % 8 == 0 {
-                        s.prefetch(scales.wrapping_add(ahead / 8));
+                        s.prefetch(scales.wrapping_add(AHEAD / 8));
                     }
                 }
-                *sum = planes.multiply(s, s.e2m1(s.load_ints(codes)), s.e4m3_pairs(scales), *sum);
+                sums[r] = planes.multiply(s, s.e2m1(s.load_ints(codes)), s.e4m3_pairs(scales), sums[r]);
             }
         }
         let done = whole * step;
