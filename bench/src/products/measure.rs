@@ -26,7 +26,7 @@ pub struct Plan {
     pub cols: usize,
     /// Bytes of a matrix, and of the probe.
     pub bytes: usize,
-    /// Time for a line; at least [`LEAST`] calls are made.
+    /// Time for a line; a few calls are made whatever they take.
     pub time: Duration,
 }
 

@@ -206,7 +206,7 @@ fn blocks_with<S: Simd>(s: S, task: &Task<'_>, memory: Memory<'_>) {
     let mut at = begin - begin % KEYS;
     while at < end {
         let held = at..end.min(at + KEYS);
-        transpose(keys.part(task.kv_head, held.clone()), keys.row_stride, held.len(), memory.keys);
+        transpose(s, keys.part(task.kv_head, held.clone()), keys.row_stride, held.len(), memory.keys);
         // SAFETY: rows of queries and of scores, and `head_dim` rows of KEYS keys.
         unsafe {
             outer_product::<S, false>(
@@ -316,7 +316,7 @@ pub(super) fn exp<S: Simd>(s: S, x: S::Floats) -> S::Floats {
 
 /// Rows of some stride to `[head_dim, KEYS]`; columns without a row are zero.
 #[inline(always)]
-fn transpose(rows: &[f32], row_stride: usize, count: usize, out: &mut [f32]) {
+fn transpose<S: Simd>(s: S, rows: &[f32], row_stride: usize, count: usize, out: &mut [f32]) {
     let head_dim = out.len() / KEYS;
     if count < KEYS {
         out.fill(0.0);
@@ -324,6 +324,16 @@ fn transpose(rows: &[f32], row_stride: usize, count: usize, out: &mut [f32]) {
     // In squares, so that both sides stay in a few cache lines.
     for first in (0..count).step_by(SQUARE) {
         for from in (0..head_dim).step_by(SQUARE) {
+            if count - first >= SQUARE && head_dim - from >= SQUARE {
+                let end = (first + SQUARE - 1) * row_stride + from + SQUARE;
+                assert!(end <= rows.len() && (from + SQUARE) * KEYS <= out.len(), "a square of keys");
+                // SAFETY: the last row of the square lies in both, and `first + SQUARE` is at most KEYS.
+                unsafe {
+                    let to = out.as_mut_ptr().add(from * KEYS + first);
+                    s.transpose(rows.as_ptr().add(first * row_stride + from), row_stride, to, KEYS);
+                }
+                continue;
+            }
             for row in first..count.min(first + SQUARE) {
                 let square = &rows[row * row_stride + from..][..SQUARE.min(head_dim - from)];
                 for (d, value) in square.iter().enumerate() {

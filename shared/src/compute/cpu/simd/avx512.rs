@@ -112,6 +112,41 @@ impl Simd for Avx512 {
         vectors!(_mm512_setzero_si512())
     }
 
+    #[expect(clippy::needless_range_loop, reason = "rows come in pairs and fours")]
+    #[inline(always)]
+    unsafe fn transpose(self, from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
+        vectors! {
+            let mut rows = [_mm512_setzero_ps(); 16];
+            for n in 0..16 {
+                rows[n] = _mm512_loadu_ps(from.add(n * from_stride));
+            }
+            // Pairs of rows, then fours, within each quarter of a vector; then the quarters.
+            let mut pairs = rows;
+            for n in (0..16).step_by(2) {
+                pairs[n] = _mm512_unpacklo_ps(rows[n], rows[n + 1]);
+                pairs[n + 1] = _mm512_unpackhi_ps(rows[n], rows[n + 1]);
+            }
+            let mut fours = pairs;
+            for n in (0..16).step_by(4) {
+                for half in 0..2 {
+                    let low = _mm512_castps_pd(pairs[n + half]);
+                    let high = _mm512_castps_pd(pairs[n + 2 + half]);
+                    fours[n + 2 * half] = _mm512_castpd_ps(_mm512_unpacklo_pd(low, high));
+                    fours[n + 2 * half + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low, high));
+                }
+            }
+            for n in 0..4 {
+                let [a, b, c, d] = [fours[n], fours[4 + n], fours[8 + n], fours[12 + n]];
+                let (ab_even, ab_odd) = (_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b));
+                let (cd_even, cd_odd) = (_mm512_shuffle_f32x4::<0x88>(c, d), _mm512_shuffle_f32x4::<0xdd>(c, d));
+                _mm512_storeu_ps(to.add(n * to_stride), _mm512_shuffle_f32x4::<0x88>(ab_even, cd_even));
+                _mm512_storeu_ps(to.add((4 + n) * to_stride), _mm512_shuffle_f32x4::<0x88>(ab_odd, cd_odd));
+                _mm512_storeu_ps(to.add((8 + n) * to_stride), _mm512_shuffle_f32x4::<0xdd>(ab_even, cd_even));
+                _mm512_storeu_ps(to.add((12 + n) * to_stride), _mm512_shuffle_f32x4::<0xdd>(ab_odd, cd_odd));
+            }
+        }
+    }
+
     #[inline(always)]
     fn e2m1(self, codes: __m512i) -> (__m512i, __m512i) {
         // vpermb looks at six bits: with the table four times over, what is above a nibble does not matter.

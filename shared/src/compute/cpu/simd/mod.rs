@@ -108,6 +108,20 @@ pub(super) trait Simd: Copy {
     /// All zero.
     fn zero_ints(self) -> Self::Ints;
 
+    /// Sixteen rows of sixteen f32, transposed; rows lie `from_stride` and `to_stride` elements apart.
+    ///
+    /// # Safety
+    /// All of them can be read and written, and do not overlap.
+    #[inline(always)]
+    unsafe fn transpose(self, from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
+        for row in 0..16 {
+            for column in 0..16 {
+                // SAFETY: as promised.
+                unsafe { *to.add(column * to_stride + row) = *from.add(row * from_stride + column) };
+            }
+        }
+    }
+
     /// E2M1 codes, two a byte: twice the weights, plus `OFFSET`, of the low nibbles and of the high ones; as bytes.
     fn e2m1(self, codes: Self::Ints) -> (Self::Ints, Self::Ints);
 
