@@ -148,7 +148,7 @@ struct E2eArgs {
     /// Tokens to make
     #[arg(long, short = 'n', default_value = "64")]
     tokens: NonZeroUsize,
-    /// Prompt tokens per forward pass
+    /// Prompt tokens a micro-batch
     #[arg(long, default_value = "512")]
     chunk: NonZeroUsize,
     /// Runs of each set-up, taken in turn

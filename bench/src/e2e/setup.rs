@@ -44,7 +44,7 @@ pub struct Job {
     pub prompt: usize,
     /// Tokens to make for each.
     pub tokens: usize,
-    /// Prompt tokens per forward pass.
+    /// Prompt tokens a micro-batch.
     pub chunk: NonZeroUsize,
     /// Whether decode steps are recorded, stage by stage.
     #[serde(default)]

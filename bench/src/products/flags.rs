@@ -48,7 +48,8 @@ impl ProductsArgs {
             isas: self.isa,
             cols: self.cols.get(),
             bytes: if self.quick { 1 } else { self.megabytes.clamp(1, 1 << 14) } * 1_000_000,
-            time: Duration::from_secs_f64(if self.quick { 0.0 } else { self.seconds.clamp(0.0, 3600.0) }),
+            time: Duration::try_from_secs_f64(if self.quick { 0.0 } else { self.seconds.clamp(0.0, 3600.0) })
+                .unwrap_or_default(),
         }
     }
 }

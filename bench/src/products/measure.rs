@@ -63,7 +63,7 @@ impl Plan {
         for &format in &self.formats {
             for isa in self.instruction_sets()? {
                 progress(&format!("{format:?} on {}", isa.name()));
-                let rows = (self.bytes / format.row_bytes(self.cols)).max(1);
+                let rows = (self.bytes / format.row_bytes(self.cols).max(1)).max(1);
                 let matrix = format.noise((rows, self.cols), &mut Noise::new(SEED, "weights"), isa)?;
                 for &threads in &self.threads {
                     let (pool, probe) = (Pool::new(threads), Probe::new(self.bytes, threads));

@@ -18,7 +18,7 @@ pub enum Format {
     Bf16,
     /// Affine, 8 bits, groups of 64, bf16 scales
     Affine8,
-    /// Affine, 4 bits, groups of 32, f16 scales: `--trunk-bits 4` with f32 activations
+    /// Affine, 4 bits, groups of 64, f16 scales: `--trunk-bits 4` with f32 activations
     Affine4,
     /// Affine, 4 bits, groups of 64, bf16 scales: MLX's own
     Affine4Mlx,
@@ -31,7 +31,7 @@ impl Format {
         match self {
             Self::Bf16 => MatrixFormat::Plain(FloatType::Bf16),
             Self::Affine8 => MatrixFormat::Affine { bits: 8, group_size: 64, scale_type: FloatType::Bf16 },
-            Self::Affine4 => MatrixFormat::Affine { bits: 4, group_size: 32, scale_type: FloatType::F16 },
+            Self::Affine4 => MatrixFormat::Affine { bits: 4, group_size: 64, scale_type: FloatType::F16 },
             Self::Affine4Mlx => MatrixFormat::Affine { bits: 4, group_size: 64, scale_type: FloatType::Bf16 },
             Self::Nvfp4 => MatrixFormat::Nvfp4,
         }

@@ -76,7 +76,9 @@ impl Plan {
         let cases = cases(jobs, self.repeats, progress)?;
         let records = cases.chunks_exact(2).map(|pair| {
             let (without, recorded) = (&pair[0], &pair[1]);
-            let layers = without.samples.first().map_or(0, |sample| sample.layers);
+            let first = without.samples.first();
+            // A sparse layer is entered twice: before its exchange and after it.
+            let layers = first.map_or(0, |sample| sample.layers + sample.sparse_layers);
             let (stages, calls) = (recorded.median(|s| s.stages), recorded.median(|s| s.calls));
             let step_off_us = without.median(|s| s.step_us);
             let step_on_us = recorded.median(|s| s.step_us);

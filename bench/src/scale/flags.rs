@@ -89,5 +89,5 @@ impl ScaleArgs {
     }
 }
 
-/// Prompt tokens per forward pass.
+/// Prompt tokens a micro-batch.
 const CHUNK: NonZeroUsize = NonZeroUsize::new(512).expect("512 is not 0");

@@ -36,7 +36,7 @@ pub struct Cluster {
     pub model: Model,
     /// The shards.
     pub experts: Experts,
-    /// Prompt tokens per forward pass.
+    /// Prompt tokens a micro-batch.
     pub chunk: NonZeroUsize,
 }
 
@@ -289,5 +289,5 @@ fn load_shard(
     load.part(&shard.to_string(), opened.bytes().experts(range), read).map_err(Failure::failed)
 }
 
-/// Prompt tokens per forward pass, where no flag says otherwise.
+/// Prompt tokens a micro-batch, where no flag says otherwise.
 const DEFAULT_CHUNK: NonZeroUsize = NonZeroUsize::new(512).expect("512 is not 0");

@@ -20,7 +20,7 @@ pub struct Request<'a> {
     pub prompt: &'a [u32],
     /// Most new tokens.
     pub max_tokens: usize,
-    /// Tokens a prefill pass.
+    /// Prompt tokens a micro-batch.
     pub chunk: NonZeroUsize,
     /// Ids that end the text; they are not part of it.
     pub stop_ids: &'a [u32],

@@ -33,7 +33,7 @@ pub struct EngineSettings {
     pub queue: usize,
     /// Bytes of keys and values, running and kept together.
     pub kv_bytes: u64,
-    /// Prompt tokens a step while nothing decodes; a quarter of it while something does.
+    /// Prompt tokens a micro-batch while nothing decodes; a quarter of it a step while something does.
     pub chunk: NonZeroUsize,
 }
 

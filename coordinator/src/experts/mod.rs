@@ -375,8 +375,8 @@ impl Experts {
         Ok(())
     }
 
-    /// Forgets every call in flight, so that no late reply is taken for another's.
-    fn give_up(&mut self) {
+    /// Forgets every call in flight, so that no late reply is taken for another's. Where none is, nothing happens.
+    pub fn give_up(&mut self) {
         self.links.abandon();
         self.inbox.clear();
     }

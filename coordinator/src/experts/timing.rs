@@ -70,13 +70,14 @@ pub struct CallTimes([[Histogram; Part::ALL.len()]; Rows::ALL.len()]);
 /// Where the time of a call goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// From the send to the reply's arrival; all of it.
+    /// From the send to when the engine took the reply; all of it.
     RoundTrip,
     /// Waiting for its turn at the worker.
     Queue,
     /// The worker's arithmetic, or this process's for a shard of its own.
     Compute,
-    /// The rest of the round trip.
+    /// The rest of the round trip. For a prompt's calls also what a reply waited while the engine worked on the next
+    /// micro-batch.
     Wire,
 }
 

@@ -11,4 +11,4 @@ pub mod chrome;
 pub mod recorder;
 pub mod summary;
 
-pub use recorder::{Call, Flight, Span, Stage};
+pub use recorder::{Began, Call, Flight, Span, Stage};

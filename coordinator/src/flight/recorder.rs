@@ -27,7 +27,7 @@ pub enum Stage {
     Wait,
     /// Adding the shards' sums.
     Gather,
-    /// The shared expert, where it was not done by then, and the residual sum.
+    /// The shared expert: what is computed of it before the sums come and, with the residual sum, behind them.
     Shared,
     /// Final norm, logits, and their way to the host.
     Head,

@@ -134,7 +134,11 @@ fn requests(page: &mut Page, status: &Status, kv_bytes: u64) {
     }
     if let Some(exchange) = status.exchange {
         let name = "laguna_exchange_microseconds";
-        page.head(name, "gauge", "One sparse layer from dispatch to sum, over the last busy half second");
+        page.head(
+            name,
+            "gauge",
+            "One sparse layer from dispatch to sum, and what ran meanwhile, over the last busy half second",
+        );
         page.line(name, &[("quantile", "0.5")], exchange.p50);
         page.line(name, &[("quantile", "0.99")], exchange.p99);
     }

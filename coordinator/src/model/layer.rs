@@ -68,7 +68,7 @@ impl Layer {
                 Ok(Begun::Whole(x))
             }
             Mlp::Sparse(sparse) => {
-                Ok(Begun::AtExperts(x, Box::new(sparse.dispatch(&normed, experts, trace)?)))
+                Ok(Begun::AtExperts(x, Box::new(sparse.dispatch(&normed, experts, trace, began)?)))
             }
         }
     }

@@ -57,3 +57,36 @@ impl MicroBatch {
         self.begun = Some(Begun::Whole(x));
     }
 }
+
+/// Micro-batches of a pass of so many rows, if the experts compute `elsewhere`, or else here.
+pub(super) const fn parts(rows: usize, elsewhere: bool) -> usize {
+    if elsewhere && rows / IN_FLIGHT >= LEAST_ROWS { IN_FLIGHT } else { 1 }
+}
+
+/// Rows of a prompt's pass, so that its micro-batches have `chunk`.
+pub(super) const fn pass_rows(chunk: usize, elsewhere: bool) -> usize {
+    if elsewhere && chunk >= LEAST_ROWS { chunk.saturating_mul(IN_FLIGHT) } else { chunk }
+}
+
+/// Micro-batches under way at a time.
+const IN_FLIGHT: usize = 2;
+
+/// Rows below which a micro-batch is not worth it: the experts' time then goes to reading their weights, which each does
+/// anew.
+const LEAST_ROWS: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_micro_batch_has_more_rows_than_a_chunk() {
+        for chunk in [1, 32, 63, 64, 65, 512, usize::MAX] {
+            assert_eq!((parts(chunk, false), pass_rows(chunk, false)), (1, chunk), "nothing to wait for");
+            let pass = pass_rows(chunk, true);
+            assert!(pass.div_ceil(parts(pass, true)) <= chunk, "chunk {chunk}, pass {pass}");
+        }
+        assert_eq!((pass_rows(512, true), parts(1024, true)), (1024, 2));
+        assert_eq!((parts(128, true), parts(127, true), parts(1, true)), (2, 1, 1));
+    }
+}

@@ -132,9 +132,14 @@ impl Model {
         experts: &mut Experts,
         trace: Option<&mut RoutingTrace>,
     ) -> Result<Array, ForwardError> {
-        let rows: usize = segments.iter().map(|segment| segment.ids.len()).sum();
-        let parts = if experts.compute_elsewhere() && rows >= LEAST_ROWS { MICRO_BATCHES } else { 1 };
-        self.forward_in(parts, segments, experts, trace)
+        let rows = segments.iter().map(|segment| segment.ids.len()).sum();
+        let parts = micro_batch::parts(rows, experts.compute_elsewhere());
+        let residual = self.forward_in(parts, segments, experts, trace);
+        if residual.is_err() {
+            // Another micro-batch's calls may still be under way.
+            experts.give_up();
+        }
+        residual
     }
 
     /// [`forward`](Self::forward) in so many micro-batches.
@@ -192,9 +197,9 @@ impl Model {
         self.logits(&residual.try_index((-1.., ..))?)
     }
 
-    /// Rows of a prompt that one pass takes, if a micro-batch is to have `chunk`.
+    /// Rows of a prompt that one pass takes, so that each micro-batch has `chunk`.
     pub fn prefill_rows(chunk: usize, experts: &Experts) -> usize {
-        if experts.compute_elsewhere() { chunk.saturating_mul(MICRO_BATCHES) } else { chunk }
+        micro_batch::pass_rows(chunk, experts.compute_elsewhere())
     }
 
     /// The residual stream behind the layer before `index`, which had begun.
@@ -226,10 +231,3 @@ impl Model {
         if ids.is_empty() { Err(ForwardError::EmptySegment) } else { Ok(ids) }
     }
 }
-
-/// Micro-batches in flight where experts compute elsewhere.
-const MICRO_BATCHES: usize = 2;
-
-/// Rows of a pass below which it stays whole: with few rows the experts' time goes to reading their weights, which each
-/// micro-batch does anew.
-const LEAST_ROWS: usize = 128;

@@ -1,6 +1,7 @@
 //! A sparse layer: router, routed experts on their shards, shared expert, one sum.
 //!
-//! Order matters for speed: the rows leave for the remote shards before the local shard and the shared expert start.
+//! Order matters for speed: the rows leave for the remote shards before the local shard, the shared expert, and the next
+//! micro-batch of a prompt start.
 
 use laguna_shared::compute::ActivationType;
 use laguna_shared::compute::mlx::array::{activation_dtype, append_bytes, append_f32};
@@ -13,7 +14,7 @@ use super::pointwise;
 use super::router::{Choices, Router};
 use super::trace::{LayerRouting, RoutingTrace};
 use crate::experts::{Dispatch, Experts, RoutedRows, Staging};
-use crate::flight::Stage;
+use crate::flight::{Began, Stage};
 
 /// A sparse layer's part of the trunk.
 #[derive(Debug)]
@@ -39,14 +40,14 @@ pub(super) struct InFlight {
 }
 
 impl SparseMlp {
-    /// Routes `x` `[rows, hidden]`, normed, and sends it on its way.
+    /// Routes `x` `[rows, hidden]`, normed since `began`, and sends it on its way.
     pub(super) fn dispatch(
         &self,
         x: &Array,
         experts: &mut Experts,
         trace: Option<&mut RoutingTrace>,
+        began: Began,
     ) -> Result<InFlight, ForwardError> {
-        let began = experts.flight.begin();
         let logits = self.router.logits(x)?;
         // The one evaluation before dispatch: what leaves the machine, and what decides where to.
         transforms::eval([&logits, x])?;
@@ -70,10 +71,12 @@ impl SparseMlp {
         experts.flight.end(began, Stage::Router);
 
         let dispatch = experts.dispatch(&routed)?;
+        let began = experts.flight.begin();
         let shared = self.shared_expert.as_ref().map(|e| e.forward(x)).transpose()?;
         if let Some(shared) = &shared {
             transforms::async_eval([shared])?;
         }
+        experts.flight.end(began, Stage::Shared);
         Ok(InFlight { dispatch, routed, host, shared, rows: x.dim(0) })
     }
 

@@ -19,7 +19,7 @@ use super::layer::Mlp;
 use super::linear::{Linear, TrunkMath};
 use super::load::TrunkSettings;
 use super::micro_batch::{MicroBatch, Piece};
-use super::pointwise::{mlx_softplus, softplus};
+use super::pointwise::{gate_heads, mlx_softplus, softplus};
 use super::quantize::TrunkBits;
 use super::rope::Rope;
 use super::router::Selection;
@@ -169,6 +169,24 @@ fn a_gate_of_zeros_scales_every_head_by_ln_2() {
         let gated = host(&attention.gated(Some(&gate), out.clone()).unwrap());
         for (gated, plain) in gated.iter().zip(host(&out)) {
             assert!((gated - plain * std::f32::consts::LN_2).abs() < 1e-6);
+        }
+    }
+}
+
+#[test]
+fn a_gate_has_a_factor_for_each_head_or_for_each_channel() {
+    let (rows, heads, head_dim) = (3, 4, 16);
+    let x = noise(&[rows, heads, head_dim], 7);
+    for width in [1, head_dim] {
+        let gate = noise(&[rows, heads * width], 8).multiply(Array::from_f32(5.0)).unwrap();
+        let (elements, factors) = (host(&x), host(&gate));
+        for math in maths() {
+            let gated = host(&gate_heads(&math, &x, &gate).unwrap());
+            for (n, (gated, x)) in gated.iter().zip(&elements).enumerate() {
+                let factor = f64::from(factors[n / (head_dim / width) as usize]).exp().ln_1p();
+                let off = (f64::from(*gated) - f64::from(*x) * factor).abs();
+                assert!(off < 2e-6, "{math:?}, width {width}, element {n}: {gated}");
+            }
         }
     }
 }

@@ -41,7 +41,7 @@ pub struct Decode {
     pub logits: Vec<f32>,
 }
 
-/// Runs a prompt, at most `chunk` tokens a pass, and keeps every position's logits and routing.
+/// Runs a prompt, at most `chunk` tokens a micro-batch, and keeps every position's logits and routing.
 ///
 /// # Errors
 /// See [`ForwardError`].

@@ -204,8 +204,11 @@ impl QuicLinks {
 
     /// Blocks until a session has something to say: this one, or any. What the others have to say meanwhile is kept.
     fn wait(&mut self, link: Option<usize>) {
-        let spin = Spin::new(self.spin, Instant::now());
-        let mut look = self.spin || self.has_many_sockets();
+        let began = Instant::now();
+        let spin = Spin::new(self.spin, began);
+        // Whoever computed until a deadline had passed looks for what came in time, before anyone is late.
+        let overdue = self.board.poll_timeout().is_some_and(|due| due <= began);
+        let mut look = self.spin || overdue || self.has_many_sockets();
         loop {
             let again = self.turn(look);
             if self.has_event(link) {

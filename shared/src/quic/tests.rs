@@ -19,7 +19,7 @@ use super::*;
 use crate::compute::{ActivationType, ExpertBatch};
 use crate::ids::{ExpertId, ExpertRange, LayerId, ShardId};
 use crate::session::pair::{Rows, ScaleBank, greeting};
-use crate::session::{ConnectError, Fault, Gone, InMemoryWorker, Links, Misbehaviour};
+use crate::session::{CallerSettings, ConnectError, Fault, Gone, InMemoryWorker, Links, Misbehaviour};
 use crate::wire::dispatch::{WorkerTimes, encode_reply};
 use crate::wire::frame::{CONTROL_LIMIT, ROWS_LIMIT};
 use crate::wire::{CallId, CloseCode, Hello, Subject, Welcome, WireError};
@@ -339,6 +339,21 @@ fn a_call_leaves_before_its_reply_is_asked_for() {
         witness.recv_timeout(Duration::from_secs(5)).unwrap();
         links.recv().unwrap().unwrap();
     }
+}
+
+#[test]
+fn a_reply_that_came_in_time_is_taken_by_whoever_looks_too_late() {
+    let identity = Identity::generate().unwrap();
+    let worker = Worker::start(0, ExpertRange::new(0, 8), &identity);
+    let timeout = Duration::from_millis(500);
+    let caller = CallerSettings { call_timeout: timeout, ..CallerSettings::default() };
+    let settings = QuicSettings { caller, ..QuicSettings::default() };
+    let mut links = QuicLinks::connect(identity, vec![worker.peer.clone()], settings).unwrap();
+    let rows = Rows::to(&[&[1]]);
+    links.send(0, &rows.batch()).unwrap();
+    // As an engine does that computes the next micro-batch of a very long prompt.
+    sleep(timeout + Duration::from_millis(200));
+    assert_eq!(links.recv().unwrap().unwrap().sums(), rows.sums());
 }
 
 #[test]

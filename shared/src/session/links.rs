@@ -100,7 +100,8 @@ impl Reply {
         self.round_trip
     }
 
-    /// Where the time went at the worker; the rest of [`round_trip`](Self::round_trip) is the wire.
+    /// Where the time went at the worker; the rest of [`round_trip`](Self::round_trip) is the wire, and what the caller
+    /// did before it looked.
     pub fn times(&self) -> WorkerTimes {
         self.reply.times()
     }

@@ -22,7 +22,7 @@ pub struct Attention<'a> {
     pub scale: f32,
     /// Rotated.
     pub keys: Heads<'a>,
-    /// As many as keys.
+    /// As many as keys. One that is not finite spoils every query of its block of keys, also those that do not see it.
     pub values: Heads<'a>,
     /// Which keys a query sees.
     pub visible: Visible,

@@ -86,7 +86,7 @@ pub(super) trait Simd: Copy {
     /// `a · b + c`, rounded once (but by [`Portable`], twice).
     fn fma(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
 
-    /// The larger of both, and NaN where `a` is NaN.
+    /// The larger of both, and NaN where `a` is NaN; any of them where only `low` is.
     fn at_least(self, a: Self::Floats, low: Self::Floats) -> Self::Floats;
 
     /// The largest element; any, if one is NaN.
