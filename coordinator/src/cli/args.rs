@@ -80,7 +80,7 @@ pub struct ClusterArgs {
     /// Threads to compute with, for `cpu` trunks and banks [default: one for each physical core]
     #[arg(long, global = true, value_name = "N", env = "LAGUNA_THREADS")]
     pub threads: Option<NonZeroUsize>,
-    /// Prompt tokens a micro-batch; where workers compute, two are under way
+    /// Prompt tokens a micro-batch; with workers, two are under way
     #[arg(long, global = true, value_name = "ROWS")]
     pub chunk: Option<NonZeroUsize>,
     /// With --topology: wait this long for workers that are still loading

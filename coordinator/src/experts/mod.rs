@@ -180,9 +180,9 @@ impl Experts {
         self.links.as_ref()
     }
 
-    /// Whether shards compute while this thread does something else.
-    pub fn compute_elsewhere(&self) -> bool {
-        self.links.compute_elsewhere()
+    /// Whether calls travel to some shard, be it only within this process.
+    pub fn travel(&self) -> bool {
+        !self.links.shards().is_empty()
     }
 
     /// The shard in this process.

@@ -1,7 +1,9 @@
 //! A pass in parts, each a layer's exchange apart: while the experts of one compute and its rows travel, the trunk works
 //! on the next.
 //!
-//! Rows stay in order, so the keys of a part's earlier rows are always in the cache before its own queries look.
+//! Rows stay in order, so the keys of a part's earlier rows are always in the cache before its own queries look. Workers in
+//! this process gain nothing by it; they get the same parts all the same, so that a topology gives the same bits wherever
+//! its workers are.
 
 use std::ops::Range;
 
@@ -58,14 +60,14 @@ impl MicroBatch {
     }
 }
 
-/// Micro-batches of a pass of so many rows, if the experts compute `elsewhere`, or else here.
-pub(super) const fn parts(rows: usize, elsewhere: bool) -> usize {
-    if elsewhere && rows / IN_FLIGHT >= LEAST_ROWS { IN_FLIGHT } else { 1 }
+/// Micro-batches of a pass of so many rows, whose calls `travel` or do not.
+pub(super) const fn parts(rows: usize, travel: bool) -> usize {
+    if travel && rows / IN_FLIGHT >= LEAST_ROWS { IN_FLIGHT } else { 1 }
 }
 
 /// Rows of a prompt's pass, so that its micro-batches have `chunk`.
-pub(super) const fn pass_rows(chunk: usize, elsewhere: bool) -> usize {
-    if elsewhere && chunk >= LEAST_ROWS { chunk.saturating_mul(IN_FLIGHT) } else { chunk }
+pub(super) const fn pass_rows(chunk: usize, travel: bool) -> usize {
+    if travel && chunk >= LEAST_ROWS { chunk.saturating_mul(IN_FLIGHT) } else { chunk }
 }
 
 /// Micro-batches under way at a time.

@@ -133,7 +133,7 @@ impl Model {
         trace: Option<&mut RoutingTrace>,
     ) -> Result<Array, ForwardError> {
         let rows = segments.iter().map(|segment| segment.ids.len()).sum();
-        let parts = micro_batch::parts(rows, experts.compute_elsewhere());
+        let parts = micro_batch::parts(rows, experts.travel());
         let residual = self.forward_in(parts, segments, experts, trace);
         if residual.is_err() {
             // Another micro-batch's calls may still be under way.
@@ -199,7 +199,7 @@ impl Model {
 
     /// Rows of a prompt that one pass takes, so that each micro-batch has `chunk`.
     pub fn prefill_rows(chunk: usize, experts: &Experts) -> usize {
-        micro_batch::pass_rows(chunk, experts.compute_elsewhere())
+        micro_batch::pass_rows(chunk, experts.travel())
     }
 
     /// The residual stream behind the layer before `index`, which had begun.

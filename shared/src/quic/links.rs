@@ -311,10 +311,6 @@ impl Links for QuicLinks {
         self.board.shards()
     }
 
-    fn compute_elsewhere(&self) -> bool {
-        !self.dials.is_empty() && self.hosts.is_empty()
-    }
-
     fn send(&mut self, link: usize, batch: &ExpertBatch<'_>) -> Result<CallId, ShardError> {
         let now = Instant::now();
         let call = self.board.call(link, batch, now)?;

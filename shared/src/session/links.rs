@@ -18,9 +18,6 @@ pub trait Links {
     /// The shards, in the order of their links.
     fn shards(&self) -> &[ShardInfo];
 
-    /// Whether the shards compute while the caller does something else: on other threads, or other machines.
-    fn compute_elsewhere(&self) -> bool;
-
     /// Sends a batch and returns at once: the bytes are on their way, the reply comes out of [`recv`](Self::recv).
     ///
     /// At most [`MAX_CALLS_IN_FLIGHT`](crate::wire::MAX_CALLS_IN_FLIGHT) calls wait on one link. `link` is an index

@@ -111,10 +111,6 @@ impl Links for InMemoryLinks {
 
     fn progress(&mut self) {}
 
-    fn compute_elsewhere(&self) -> bool {
-        false
-    }
-
     fn abandon(&mut self) {
         self.board.abandon();
     }
