@@ -92,7 +92,7 @@ impl Plan {
         write(dir.path(), &shape, Layout::Compressed, SEED, &nano(), &mut |_| {})?;
         let model = OpenModel::open(dir.path(), &ConfigOptions::default()).map_err(BenchError::failed)?;
         let threads = self.threads.or_else(|| available_parallelism().ok());
-        let probe = Probe::new(self.probe_bytes, threads.map_or(1, usize::from));
+        let probe = Probe::new(self.probe_bytes, threads.map_or(1, usize::from))?;
 
         let pool = pool(self.threads);
         let mut records = Vec::new();

@@ -66,7 +66,7 @@ impl Plan {
                 let rows = (self.bytes / format.row_bytes(self.cols).max(1)).max(1);
                 let matrix = format.noise((rows, self.cols), &mut Noise::new(SEED, "weights"), isa)?;
                 for &threads in &self.threads {
-                    let (pool, probe) = (Pool::new(threads), Probe::new(self.bytes, threads));
+                    let (pool, probe) = (Pool::new(threads), Probe::new(self.bytes, threads)?);
                     for &rows in &self.rows {
                         let (samples, read_gb_s) = self.measure(&matrix, &pool, &probe, rows);
                         let p50_us = median(samples.iter().map(|sample| sample.as_secs_f64() * 1e6));
