@@ -177,16 +177,29 @@ impl Checkpoint {
             .map_err(|source| CheckpointError::Io { path: file.path.clone(), source })
     }
 
-    /// Reads the bytes of `slice` from disk into the file's map, in steps that `progress` is told.
-    pub fn populate(&self, slice: Slice, progress: &mut dyn FnMut(u64)) -> Result<(), CheckpointError> {
-        let file = self.file_of(slice)?;
-        let failed = |source| CheckpointError::Io { path: file.path.clone(), source };
-        let (map, range) = (file.map().map_err(failed)?, file.range(slice).map_err(failed)?);
-        for from in range.clone().step_by(STEP) {
-            let step = from..range.end.min(from + STEP);
-            let len = step.len() as u64;
-            map.populate(step).map_err(failed)?;
-            progress(len);
+    /// Reads the bytes of `slices` from disk into the files' maps: in the order of the files, neighbours in one go,
+    /// which is what disks are fastest at. `progress` is told the slices' bytes as they are there.
+    pub fn populate(&self, slices: &[Slice], progress: &mut dyn FnMut(u64)) -> Result<(), CheckpointError> {
+        for slice in slices {
+            self.file_of(*slice)?;
+        }
+        for Run { span, bytes } in runs(slices) {
+            let file = self.file_of(span)?;
+            let failed = |source| CheckpointError::Io { path: file.path.clone(), source };
+            let (map, range) = (file.map().map_err(failed)?, file.range(span).map_err(failed)?);
+            let step = |from: usize| from..range.end.min(from.saturating_add(STEP));
+            map.ask_for(step(range.start));
+            let mut told = 0;
+            for from in range.clone().step_by(STEP) {
+                let now = step(from);
+                let done = (now.end - range.start) as u128;
+                map.ask_for(step(now.end));
+                map.populate(now).map_err(failed)?;
+                // What lies between the slices is not theirs.
+                let share = (u128::from(bytes) * done / u128::from(span.len)) as u64;
+                progress(share - told);
+                told = share;
+            }
         }
         Ok(())
     }
@@ -291,6 +304,35 @@ impl CheckpointFile {
     }
 }
 
+/// Slices that lie so close that they are read in one go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    /// From the first one's begin to the last one's end.
+    pub(super) span: Slice,
+    /// Of the slices alone.
+    pub(super) bytes: u64,
+}
+
+/// Runs of slices that have passed [`Checkpoint::file_of`], in the order of the files.
+pub(super) fn runs(slices: &[Slice]) -> Vec<Run> {
+    let mut slices: Vec<Slice> = slices.iter().copied().filter(|slice| slice.len > 0).collect();
+    slices.sort_unstable_by_key(|slice| (slice.file, slice.offset));
+    let mut runs: Vec<Run> = Vec::new();
+    for slice in slices {
+        match runs.last_mut() {
+            Some(Run { span, bytes })
+                if span.file == slice.file && slice.offset <= span.offset + span.len + GAP =>
+            {
+                let end = (span.offset + span.len).max(slice.offset + slice.len);
+                span.len = end - span.offset;
+                *bytes += slice.len;
+            }
+            _ => runs.push(Run { span: slice, bytes: slice.len }),
+        }
+    }
+    runs
+}
+
 /// Tensor name → file name.
 type Index = BTreeMap<String, String>;
 
@@ -366,6 +408,9 @@ fn list_files(dir: &Path, faults: &mut Vec<String>) -> Result<Vec<String>, Check
 const SINGLE: &str = "model.safetensors";
 /// Bytes of an index: 150,000 tensors take about 15 MB.
 const MAX_INDEX: u64 = 256 << 20;
+
+/// Bytes between two slices that are read along: global scales, and less than a page of anything else.
+const GAP: u64 = 4096;
 
 /// Bytes that are populated at a time: some 3 ms of a Mac's disk.
 const STEP: usize = 16 << 20;

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     Checkpoint, CheckpointError, Dtype,
+    checkpoint::{Run, runs},
     forge::{Forge, file_bytes},
     inventory::Slice,
     names,
@@ -187,7 +188,7 @@ fn mapped_bytes_are_the_file_s_and_outlive_the_checkpoint() {
     let checkpoint = Checkpoint::open(dir.path()).unwrap();
     let slice = checkpoint.get("b").unwrap().slice;
     let mut told = 0;
-    checkpoint.populate(slice, &mut |bytes| told += bytes).unwrap();
+    checkpoint.populate(&[slice], &mut |bytes| told += bytes).unwrap();
     let bytes = checkpoint.map(slice).unwrap();
     assert_eq!((&bytes[..], told), (&[2; 6][..], 6));
     for bad in [
@@ -196,10 +197,44 @@ fn mapped_bytes_are_the_file_s_and_outlive_the_checkpoint() {
         Slice { len: u64::MAX, ..slice },
     ] {
         assert!(matches!(checkpoint.map(bad), Err(CheckpointError::BadRead { .. })), "{bad:?}");
-        assert!(checkpoint.populate(bad, &mut |_| panic!("nothing is there")).is_err());
+        assert!(checkpoint.populate(&[slice, bad], &mut |_| panic!("nothing is there")).is_err());
     }
     drop((checkpoint, dir));
     assert_eq!(&bytes[..], [2; 6]);
+}
+
+#[test]
+fn slices_are_read_in_the_order_of_the_files_and_neighbours_in_one_go() {
+    let slice = |file, offset, len| Slice { file, offset, len };
+    let run = |span, bytes| Run { span, bytes };
+    let slices = [
+        slice(1, 100, 50),
+        slice(0, 9000, 1),
+        slice(0, 154, 10),
+        slice(0, 0, 150),
+        slice(0, 20, 10),
+        slice(0, 5, 0),
+        slice(1, 4246, 4),
+        slice(1, 4250 + 4097, 1),
+    ];
+    let expected = [
+        run(slice(0, 0, 164), 170),
+        run(slice(0, 9000, 1), 1),
+        run(slice(1, 100, 4150), 54),
+        run(slice(1, 8347, 1), 1),
+    ];
+    assert_eq!(runs(&slices), expected);
+    assert_eq!(runs(&[]), []);
+
+    let dir = tempfile::tempdir().unwrap();
+    part(&[("a", 1), ("b", 2), ("c", 3)]).write_file(&dir.path().join("model.safetensors"));
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    let [a, b, c] = ["a", "b", "c"].map(|name| checkpoint.get(name).unwrap().slice);
+    for slices in [&[c, a][..], &[b, c, a], &[b], &[]] {
+        let mut told = 0;
+        checkpoint.populate(slices, &mut |bytes| told += bytes).unwrap();
+        assert_eq!(told, slices.iter().map(|slice| slice.len).sum::<u64>());
+    }
 }
 
 #[test]

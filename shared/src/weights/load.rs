@@ -60,9 +60,14 @@ impl RawStack {
 }
 
 impl MatrixSource {
+    /// Where the weight lies, its scales and its biases.
+    pub fn slices(&self) -> impl Iterator<Item = Slice> {
+        [Some(self.weight), self.scales, self.biases].into_iter().flatten()
+    }
+
     /// Bytes of the weight, its scales and its biases.
     pub fn bytes(&self) -> u64 {
-        [Some(self.weight), self.scales, self.biases].into_iter().flatten().map(|slice| slice.len).sum()
+        self.slices().map(|slice| slice.len).sum()
     }
 }
 

@@ -5,7 +5,7 @@
 //! - [`names`]: checkpoint names, folded to one form
 //! - [`inventory`]: where each part of the model lies; `resolve` finds the parts, `packed` knows the number formats
 //!   they come in, [`report`] lists everything that does not fit
-//! - [`mapped`]: bytes of weights used where they lie in a file
+//! - [`mapped`]: bytes of weights used where they lie in a file; `memory` for those that do not
 //! - [`load`]: matrices and stacks of experts as bytes
 //! - [`nvfp4`], [`affine`], [`decode`]: bytes as numbers, bit-exact
 //! - [`account`]: parameters and bytes by part
@@ -18,6 +18,7 @@ pub mod header;
 pub mod inventory;
 pub mod load;
 pub mod mapped;
+mod memory;
 pub mod names;
 pub mod nvfp4;
 pub mod report;

@@ -21,7 +21,9 @@ use super::rows::{FloatRows, SplitBuffer, stride, width};
 use crate::compute::{ActivationType, BankError, BankLoadError, ExpertBank, ExpertBatch};
 use crate::ids::ExpertRange;
 use crate::weights::Checkpoint;
-use crate::weights::inventory::{Inventory, MatrixSource, MlpSource};
+use crate::weights::inventory::{
+    Inventory, LayerSource, MatrixSource, MlpSource, Slice, SparseSource, SwigluSource,
+};
 
 /// A range of experts of every sparse layer, in the checkpoint's own mapped bytes.
 #[derive(Debug)]
@@ -83,21 +85,24 @@ impl CpuBank {
         pool: Arc<Pool>,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Self, BankLoadError> {
+        let held: Vec<Option<(&SparseSource, &[SwigluSource])>> =
+            inventory.layers.iter().map(|layer| held(layer, range)).collect::<Result<_, _>>()?;
+        // All at once, so that they are read in the order of the files.
+        let matrices =
+            held.iter().flatten().flat_map(|(_, held)| *held).flat_map(|s| [&s.gate, &s.up, &s.down]);
+        let slices: Vec<Slice> = matrices.flat_map(MatrixSource::slices).collect();
+        checkpoint.populate(&slices, progress)?;
+
         let mut hidden = 0;
         let mut layers = Vec::with_capacity(inventory.layers.len());
-        for layer in &inventory.layers {
-            let MlpSource::Sparse(sparse) = &layer.mlp else {
+        for held in held {
+            let Some((sparse, held)) = held else {
                 layers.push(None);
                 continue;
             };
             hidden = sparse.router.cols;
-            let experts = sparse.experts.len();
-            let held = sparse.experts.get(usize::from(range.start)..usize::from(range.end));
-            let held =
-                held.filter(|held| !held.is_empty()).ok_or(BankLoadError::BadRange { range, experts })?;
-            let mut load = |source: &MatrixSource| {
-                CpuMatrix::load(checkpoint, source, progress).map(|matrix| matrix.on(isa))
-            };
+            let load =
+                |source: &MatrixSource| CpuMatrix::map(checkpoint, source).map(|matrix| matrix.on(isa));
             let mut loaded = Vec::with_capacity(held.len());
             for source in held {
                 let expert =
@@ -120,6 +125,18 @@ impl CpuBank {
             buffers: Buffers::default(),
         })
     }
+}
+
+/// A sparse layer, and its experts of `range`; `None` for a dense one.
+fn held(
+    layer: &LayerSource,
+    range: ExpertRange,
+) -> Result<Option<(&SparseSource, &[SwigluSource])>, BankLoadError> {
+    let MlpSource::Sparse(sparse) = &layer.mlp else { return Ok(None) };
+    let held = sparse.experts.get(usize::from(range.start)..usize::from(range.end));
+    let experts = sparse.experts.len();
+    let held = held.filter(|held| !held.is_empty()).ok_or(BankLoadError::BadRange { range, experts })?;
+    Ok(Some((sparse, held)))
 }
 
 impl Expert {

@@ -12,7 +12,7 @@ use super::pool::Work;
 use super::rows::{FloatRows, SplitRows, stride};
 use super::split::{self, CodeRows};
 use super::{decode, panel};
-use crate::weights::inventory::{MatrixFormat, MatrixSource};
+use crate::weights::inventory::{MatrixFormat, MatrixSource, Slice};
 use crate::weights::load::multiplier;
 use crate::weights::mapped::WeightBytes;
 use crate::weights::nvfp4::GROUP;
@@ -154,13 +154,19 @@ impl CpuMatrix {
         source: &MatrixSource,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Self, CheckpointError> {
-        let mut part = |slice| match slice {
+        let slices: Vec<Slice> = source.slices().collect();
+        checkpoint.populate(&slices, progress)?;
+        Self::map(checkpoint, source)
+    }
+
+    /// Maps a matrix of a checkpoint. It reads quickly if [`Checkpoint::populate`] was told of its slices.
+    ///
+    /// # Errors
+    /// As [`CpuMatrix::load`].
+    pub(super) fn map(checkpoint: &Checkpoint, source: &MatrixSource) -> Result<Self, CheckpointError> {
+        let part = |slice| match slice {
             None => Ok(WeightBytes::default()),
-            Some(slice) => {
-                let bytes = checkpoint.map(slice)?;
-                checkpoint.populate(slice, progress)?;
-                Ok(bytes)
-            }
+            Some(slice) => checkpoint.map(slice),
         };
         let (weight, scales, biases) =
             (part(Some(source.weight))?, part(source.scales)?, part(source.biases)?);
