@@ -1,6 +1,7 @@
 //! Affine weights of four or eight bits times a few rows: decoded in registers, in the order of [`super::panel`] and
 //! with its roundings, so that both give the same bits. What [`super::nibbles`] takes does not come here.
 
+use super::ahead::ahead;
 use super::decode::floats;
 use super::lines::Lines;
 use super::rows::FloatRows;
@@ -108,6 +109,7 @@ impl Block<'_> {
         out: &mut [f32],
     ) {
         let (groups, row_bytes) = (x.len() / self.group_size, x.len() * BITS / 8);
+        let ahead = ahead(ROWS * row_bytes);
         let mut sums = [s.zero(); ROWS];
         // SAFETY: as promised.
         unsafe {
@@ -122,7 +124,7 @@ impl Block<'_> {
                     for r in 0..ROWS {
                         let codes = self.codes.as_ptr().add(r * row_bytes + at * BITS / 8);
                         if first && (at * BITS / 8).is_multiple_of(64) {
-                            s.prefetch(codes.wrapping_add(AHEAD));
+                            s.prefetch(codes.wrapping_add(ahead));
                         }
                         let codes = if BITS == 4 { s.nibbles(codes) } else { s.load_bytes(codes) };
                         for part in 0..16 / S::LANES {
@@ -134,14 +136,9 @@ impl Block<'_> {
                 }
             }
         }
-        for (out, sum) in out.iter_mut().zip(sums) {
-            *out = s.sum(sum);
-        }
+        out.copy_from_slice(&s.sums(sums));
     }
 }
 
 /// Rows of weights at a time: as many sums that do not wait for each other.
 const BLOCK: usize = 4;
-
-/// How far ahead codes are asked for, in bytes.
-const AHEAD: usize = 12 << 10;

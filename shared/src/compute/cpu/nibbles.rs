@@ -5,6 +5,7 @@
 //! `Σ (bias + 8 · scale) · Σ x`, a short product of floats. Codes are the instruction's unsigned side as they are; what 8
 //! takes off is in the rows' centres.
 
+use super::ahead::ahead;
 use super::lines::Lines;
 use super::plain::{Bf16, F16, F32, Float};
 use super::rows::{CENTRE, FACTOR, GROUP, SplitRow, SplitRows};
@@ -167,8 +168,10 @@ unsafe fn block<S: Simd, F: Float, const COUNT: usize, const ROWS: usize, const 
         let codes = w.codes.as_ptr().add(row * code_bytes);
         let scales = w.scales.as_ptr().add(row * group_bytes);
         let biases = w.biases.as_ptr().add(row * group_bytes);
-        let ahead = if FIRST { AHEAD >> shift } else { 0 };
-        let mut totals = biased::<S, F, ROWS>(s, scales, biases, groups, sums, ahead);
+        let ahead = if FIRST { ahead(ROWS * code_bytes) } else { 0 };
+        // As many rows of them: two codes a byte.
+        let ahead_groups = ((2 * ahead) >> shift) * F::SIZE;
+        let mut totals = biased::<S, F, ROWS>(s, scales, biases, groups, sums, ahead_groups);
         // One pointer a row each: more would not stay in registers.
         let (mut row_codes, mut row_scales) = ([codes; ROWS], [scales; ROWS]);
         for r in 0..ROWS {
@@ -182,7 +185,7 @@ unsafe fn block<S: Simd, F: Float, const COUNT: usize, const ROWS: usize, const 
             for r in 0..ROWS {
                 let codes = row_codes[r].add(at * step / 2);
                 if FIRST {
-                    s.prefetch(codes.wrapping_add(AHEAD));
+                    s.prefetch(codes.wrapping_add(ahead));
                 }
                 let scales = F::spread::<S, COUNT>(s, row_scales[r].add(group * F::SIZE));
                 totals[r] = planes.multiply(s, s.nibble_pairs(s.load_ints(codes)), scales, totals[r]);
@@ -203,15 +206,11 @@ unsafe fn block<S: Simd, F: Float, const COUNT: usize, const ROWS: usize, const 
                 *total = planes.multiply(s, s.nibble_pairs(s.load_ints(last_codes.as_ptr())), scales, *total);
             }
         }
-        let mut out = [0.0; ROWS];
-        for (out, total) in out.iter_mut().zip(totals) {
-            *out = s.sum(total);
-        }
-        out
+        s.sums(totals)
     }
 }
 
-/// `Σ (bias + 8 · scale) · Σ x` over the groups of `ROWS` rows, to be summed across.
+/// `Σ (bias + 8 · scale) · Σ x` over the groups of `ROWS` rows, to be summed across. Asks for what lies `ahead` bytes on.
 ///
 /// # Safety
 /// `ROWS` rows of `groups` floats can be read at `scales` and at `biases`; `sums` has them in whole vectors.
@@ -235,8 +234,8 @@ unsafe fn biased<S: Simd, F: Float, const ROWS: usize>(
                 let offset = r * group_bytes + at * F::SIZE;
                 let (mut scales, mut biases) = (scales.add(offset), biases.add(offset));
                 if ahead > 0 && (at * F::SIZE).is_multiple_of(64) {
-                    s.prefetch(scales.wrapping_add(2 * ahead * F::SIZE));
-                    s.prefetch(biases.wrapping_add(2 * ahead * F::SIZE));
+                    s.prefetch(scales.wrapping_add(ahead));
+                    s.prefetch(biases.wrapping_add(ahead));
                 }
                 let (mut last_scales, mut last_biases) = ([0_u8; 64], [0_u8; 64]);
                 if at + S::LANES > groups {
@@ -256,6 +255,3 @@ unsafe fn biased<S: Simd, F: Float, const ROWS: usize>(
 
 /// Rows of weights at a time: enough to use each load of the row's bytes often, few enough for the registers.
 const BLOCK: usize = 4;
-
-/// How far ahead codes are asked for, in bytes, and scales and biases as many rows.
-const AHEAD: usize = 12 << 10;

@@ -2,6 +2,7 @@
 //!
 //! Elements are added in the order of [`super::panel`], so that both give the same bits.
 
+use super::ahead::ahead;
 use super::rows::FloatRows;
 use super::simd::{Simd, for_isa};
 use crate::weights::inventory::FloatType;
@@ -134,7 +135,7 @@ unsafe fn block<S: Simd, F: Float, const ROWS: usize>(
     first: bool,
 ) -> [f32; ROWS] {
     let mut sums = [s.zero(); ROWS];
-    let line = 64 / F::SIZE;
+    let (line, ahead) = (64 / F::SIZE, ahead(size_of_val(x) / size_of::<f32>() * F::SIZE * ROWS));
     // SAFETY: as promised.
     unsafe {
         for at in (0..x.len()).step_by(S::LANES) {
@@ -142,21 +143,14 @@ unsafe fn block<S: Simd, F: Float, const ROWS: usize>(
             for (r, sum) in sums.iter_mut().enumerate() {
                 let w = weights.as_ptr().add((r * x.len() + at) * F::SIZE);
                 if first && at % line == 0 {
-                    s.prefetch(w.wrapping_add(AHEAD));
+                    s.prefetch(w.wrapping_add(ahead));
                 }
                 *sum = s.fma(F::load(s, w), xs, *sum);
             }
         }
     }
-    let mut totals = [0.0; ROWS];
-    for (total, sum) in totals.iter_mut().zip(sums) {
-        *total = s.sum(sum);
-    }
-    totals
+    s.sums(sums)
 }
 
 /// Rows of weights at a time: as many sums that do not wait for each other.
 const BLOCK: usize = 4;
-
-/// How far ahead weights are asked for, in bytes.
-const AHEAD: usize = 16 << 10;

@@ -82,6 +82,7 @@ impl<'a> SplitRows<'a> {
         cols.next_multiple_of(8 * WIDEST)
     }
 
+    #[inline(always)]
     pub(super) fn row(&self, row: u32) -> SplitRow {
         let (row, width) = (row as usize, self.padded);
         SplitRow {

@@ -6,6 +6,7 @@
 //! weights in f32, one vector at a time. Doubling, 2⁻⁸ of the scales' f16, and 12 · Σ q are in the rows' scales and
 //! corrections.
 
+use super::ahead::ahead;
 use super::rows::{PARTS, SplitRow, SplitRows};
 use super::simd::{Simd, for_isa};
 
@@ -79,7 +80,7 @@ unsafe fn block<S: Simd, const ROWS: usize, const FIRST: bool>(
 ) -> [f32; ROWS] {
     let step = 8 * S::LANES;
     let (code_bytes, scale_bytes) = (w.cols / 2, w.cols / 16);
-    let whole = w.cols / step;
+    let (whole, ahead) = (w.cols / step, ahead(ROWS * code_bytes));
     let mut sums = [s.zero(); ROWS];
     // SAFETY: row and step lie in the parts. Pointers are only made beyond them, to prefetch.
     unsafe {
@@ -97,9 +98,9 @@ unsafe fn block<S: Simd, const ROWS: usize, const FIRST: bool>(
                 let codes = row_codes[r].add(at * step / 2);
                 let scales = row_scales[r].add(at * step / 16);
                 if FIRST {
-                    s.prefetch(codes.wrapping_add(AHEAD));
+                    s.prefetch(codes.wrapping_add(ahead));
                     if at % 8 == 0 {
-                        s.prefetch(scales.wrapping_add(AHEAD / 8));
+                        s.prefetch(scales.wrapping_add(ahead / 8));
                     }
                 }
                 sums[r] = planes.multiply(s, s.e2m1(s.load_ints(codes)), s.e4m3_pairs(scales), sums[r]);
@@ -121,11 +122,7 @@ unsafe fn block<S: Simd, const ROWS: usize, const FIRST: bool>(
             }
         }
     }
-    let mut totals = [0.0; ROWS];
-    for (total, sum) in totals.iter_mut().zip(sums) {
-        *total = s.sum(sum);
-    }
-    totals
+    s.sums(sums)
 }
 
 /// What a step needs of a split row.
@@ -177,6 +174,3 @@ impl<S: Simd> Planes<S> {
 
 /// Rows of weights at a time: enough to use each load of the row's bytes often, few enough for the registers.
 const BLOCK: usize = 4;
-
-/// How far ahead codes are asked for, in bytes: what arrives while memory answers. 6 to 18 KB did equally here.
-const AHEAD: usize = 12 << 10;

@@ -106,9 +106,22 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn sum(self, a: __m256) -> f32 {
         vectors! {
-            let four = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
-            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-            _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+            // As `four_sums` does it: neighbours, in each half, then the halves.
+            let two = _mm256_add_ps(a, _mm256_movehdup_ps(a));
+            let four = _mm256_add_ps(two, _mm256_permute_ps::<0b01_00_11_10>(two));
+            _mm_cvtss_f32(_mm_add_ss(_mm256_castps256_ps128(four), _mm256_extractf128_ps::<1>(four)))
+        }
+    }
+
+    #[inline(always)]
+    fn four_sums(self, [a, b, c, d]: [__m256; 4]) -> [f32; 4] {
+        vectors! {
+            // In each half: a, a, b, b; then a, b, c, d; then the halves.
+            let four = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+            let sums = _mm_add_ps(_mm256_castps256_ps128(four), _mm256_extractf128_ps::<1>(four));
+            let mut out = [0.0; 4];
+            _mm_storeu_ps(out.as_mut_ptr(), sums);
+            out
         }
     }
 

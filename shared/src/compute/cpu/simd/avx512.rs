@@ -99,7 +99,30 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     fn sum(self, a: __m512) -> f32 {
-        vectors!(_mm512_reduce_add_ps(a))
+        vectors! {
+            // As `four_sums` does it: in each quarter, then the quarters.
+            let two = _mm512_add_ps(a, _mm512_permute_ps::<0b01_00_11_10>(a));
+            let four = _mm512_add_ps(two, _mm512_permute_ps::<0b10_11_00_01>(two));
+            let half = _mm256_add_ps(_mm512_castps512_ps256(four), _mm512_extractf32x8_ps::<1>(four));
+            _mm_cvtss_f32(_mm_add_ss(_mm256_castps256_ps128(half), _mm256_extractf128_ps::<1>(half)))
+        }
+    }
+
+    #[inline(always)]
+    fn four_sums(self, [a, b, c, d]: [__m512; 4]) -> [f32; 4] {
+        vectors! {
+            // In each quarter: a, b, a, b; then a, b, c, d; then the quarters.
+            let ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+            let cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+            let (ab, cd) = (_mm512_castps_pd(ab), _mm512_castps_pd(cd));
+            let (first, second) = (_mm512_unpacklo_pd(ab, cd), _mm512_unpackhi_pd(ab, cd));
+            let four = _mm512_add_ps(_mm512_castpd_ps(first), _mm512_castpd_ps(second));
+            let half = _mm256_add_ps(_mm512_castps512_ps256(four), _mm512_extractf32x8_ps::<1>(four));
+            let sums = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps::<1>(half));
+            let mut out = [0.0; 4];
+            _mm_storeu_ps(out.as_mut_ptr(), sums);
+            out
+        }
     }
 
     #[inline(always)]

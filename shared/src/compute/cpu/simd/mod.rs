@@ -101,6 +101,24 @@ pub(super) trait Simd: Copy {
     /// The sum of all elements, always in the same order.
     fn sum(self, a: Self::Floats) -> f32;
 
+    /// [`sum`](Self::sum) of four vectors, to the bit.
+    fn four_sums(self, vectors: [Self::Floats; 4]) -> [f32; 4];
+
+    /// [`sum`](Self::sum) of each vector, to the bit.
+    #[inline(always)]
+    fn sums<const COUNT: usize>(self, vectors: [Self::Floats; COUNT]) -> [f32; COUNT] {
+        let mut sums = [0.0; COUNT];
+        let (fours, rest) = vectors.as_chunks::<4>();
+        let (four_sums, rest_sums) = sums.as_chunks_mut::<4>();
+        for (sums, four) in four_sums.iter_mut().zip(fours) {
+            *sums = self.four_sums(*four);
+        }
+        for (sum, vector) in rest_sums.iter_mut().zip(rest) {
+            *sum = self.sum(*vector);
+        }
+        sums
+    }
+
     /// # Safety
     /// `4 · LANES` bytes can be read at `from`.
     unsafe fn load_ints(self, from: *const u8) -> Self::Ints;
@@ -324,3 +342,38 @@ macro_rules! vectors {
 }
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use vectors;
+
+#[cfg(test)]
+mod tests {
+    use super::super::Isa;
+    use super::*;
+
+    for_isa! {
+        fn sums(from: &[f32; 16 * 7], sums: &mut [f32; 7], each: &mut [f32; 7]) = sums_with
+    }
+
+    #[inline(always)]
+    fn sums_with<S: Simd>(s: S, from: &[f32; 16 * 7], sums: &mut [f32; 7], each: &mut [f32; 7]) {
+        // SAFETY: sixteen elements each, and no vector has more.
+        let vectors = std::array::from_fn(|n| unsafe { s.load(from[16 * n..].as_ptr()) });
+        *sums = s.sums(vectors);
+        *each = vectors.map(|vector| s.sum(vector));
+        for (n, sum) in each.iter().enumerate() {
+            let exact: f64 = from[16 * n..][..S::LANES].iter().map(|x| f64::from(*x)).sum();
+            assert!((f64::from(*sum) - exact).abs() < 1e-4, "{sum} {exact}");
+        }
+    }
+
+    #[test]
+    fn several_sums_have_the_bits_of_each() {
+        let mut from = [0.0; 16 * 7];
+        for (n, value) in from.iter_mut().enumerate() {
+            *value = ((n * 7919 % 1009) as f32 - 500.0) * 0.0137;
+        }
+        for isa in Isa::available() {
+            let (mut together, mut each) = ([0.0; 7], [0.0; 7]);
+            sums(isa, &from, &mut together, &mut each);
+            assert_eq!(together.map(f32::to_bits), each.map(f32::to_bits), "{}", isa.name());
+        }
+    }
+}

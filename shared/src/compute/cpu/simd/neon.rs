@@ -100,6 +100,15 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
+    fn four_sums(self, [a, b, c, d]: [float32x4_t; 4]) -> [f32; 4] {
+        vectors! {
+            let mut out = [0.0; 4];
+            vst1q_f32(out.as_mut_ptr(), vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d)));
+            out
+        }
+    }
+
+    #[inline(always)]
     unsafe fn load_ints(self, from: *const u8) -> int32x4_t {
         vectors!(vreinterpretq_s32_u8(vld1q_u8(from)))
     }

@@ -97,6 +97,11 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn four_sums(self, vectors: [[f32; 4]; 4]) -> [f32; 4] {
+        vectors.map(|vector| self.sum(vector))
+    }
+
+    #[inline(always)]
     unsafe fn load_ints(self, from: *const u8) -> [i32; 4] {
         // SAFETY: as promised.
         let raw = unsafe { from.cast::<[[u8; 4]; 4]>().read_unaligned() };
