@@ -44,7 +44,6 @@ fn no_step_on_the_cpu_is_evaluated_by_mlx() {
     let before = slept();
     (0..PASSES).for_each(|_| five.add(&five).unwrap().eval().unwrap());
     let evaluations = slept() - before;
-    eprintln!("slept {passes} times in passes, {evaluations} in evaluations");
     assert!(
         passes < PASSES / 2,
         "slept {passes} times in {PASSES} passes, {evaluations} in as many evaluations"

@@ -100,25 +100,23 @@ impl Attention<'_> {
             });
             return;
         }
-        let size = State::size(tokens * group, head_dim);
+        let (rows, size) = (tokens * group, State::size(tokens * group, head_dim));
         let mut states = vec![0.0; kv_heads * parts.len() * size];
         let shared = SharedSlice::new(&mut states);
         pool.run(kv_heads * parts.len(), &|index, Scratch { left, .. }| {
             let task = task(index / parts.len(), 0..tokens);
-            let memory = left.take(task.memory());
-            let state = run_part(isa, &task, parts.start + index % parts.len(), memory);
+            let (state, work) = left.take(size + task.work()).split_at_mut(size);
+            let part = parts.start + index % parts.len();
+            run_part(isa, &task, part, State::of(state, rows, head_dim), work);
             // SAFETY: each task has a state of its own.
             unsafe { shared.part(index * size..(index + 1) * size) }.copy_from_slice(state);
         });
-        let mut total = vec![0.0; size];
         for (kv_head, states) in states.chunks_exact_mut(parts.len() * size).enumerate() {
             let task = task(kv_head, 0..tokens);
-            let mut total = State::of(&mut total, task.rows(), head_dim);
-            task.start(&mut total);
-            for state in states.chunks_exact_mut(size) {
-                total.merge(&State::of(state, task.rows(), head_dim));
-            }
-            write(&task, total.finish());
+            let mut states = states.chunks_exact_mut(size).map(|state| State::of(state, rows, head_dim));
+            let Some(mut total) = states.next() else { continue };
+            states.for_each(|state| total.merge(&state));
+            write(&task, task.finish(total));
         }
     }
 }
@@ -141,7 +139,7 @@ pub(super) struct State<'a> {
     weights: &'a mut [f32],
 }
 
-/// A task's working memory, one after the other.
+/// A part's working memory.
 pub(super) struct Memory<'a> {
     state: State<'a>,
     /// `[rows, head_dim]`, scaled.
@@ -172,23 +170,29 @@ impl Task<'_> {
         keys.start / PART..keys.end.div_ceil(PART)
     }
 
-    /// Elements that running a part takes.
-    fn memory(&self) -> usize {
-        let head_dim = self.attention.cached.head_dim();
-        self.rows() * (head_dim + KEYS) + State::size(self.rows(), head_dim)
+    /// Elements that running a part takes besides its state.
+    fn work(&self) -> usize {
+        self.rows() * (self.attention.cached.head_dim() + KEYS)
     }
 
-    /// A state before any key.
-    fn start(&self, state: &mut State<'_>) {
-        state.clear();
-        if let Some(sinks) = self.attention.sinks {
-            let sinks = &sinks[self.kv_head * self.group..][..self.group];
-            for (largest, sink) in state.largest.iter_mut().zip(sinks.iter().cycle()) {
-                *largest = *sink;
+    /// Sums of all parts to what attention gives, `[tokens, group, head_dim]`.
+    fn finish<'m>(&self, total: State<'m>) -> &'m [f32] {
+        let State { sums, largest, weights } = total;
+        let sinks = self.attention.sinks.map(|sinks| &sinks[self.kv_head * self.group..][..self.group]);
+        let head_dim = self.attention.cached.head_dim();
+        for (row, sums) in sums.chunks_exact_mut(head_dim).enumerate() {
+            let (mut factor, mut weight) = (1.0, weights[row]);
+            if let Some(sinks) = sinks {
+                let sink = sinks[row % self.group];
+                let most = largest[row].max(sink);
+                factor = (largest[row] - most).exp();
+                weight = weight * factor + (sink - most).exp();
             }
-            // A sink weighs exp(sink - sink).
-            state.weights.fill(1.0);
+            for sum in sums {
+                *sum = *sum * factor / weight;
+            }
         }
+        sums
     }
 }
 
@@ -202,12 +206,6 @@ impl<'a> State<'a> {
         let (sums, rest) = memory.split_at_mut(rows * head_dim);
         let (largest, rest) = rest.split_at_mut(rows);
         Self { sums, largest, weights: &mut rest[..rows] }
-    }
-
-    fn clear(&mut self) {
-        self.sums.fill(0.0);
-        self.largest.fill(f32::NEG_INFINITY);
-        self.weights.fill(0.0);
     }
 
     /// Adds what the same rows saw elsewhere. To have seen nothing, here or there, changes no bit.
@@ -235,41 +233,31 @@ impl<'a> State<'a> {
             *largest = most;
         }
     }
-
-    /// Sums to means, `[tokens, group, head_dim]`.
-    fn finish(self) -> &'a [f32] {
-        let head_dim = self.sums.len() / self.weights.len();
-        for (sums, weight) in self.sums.chunks_exact_mut(head_dim).zip(&*self.weights) {
-            for sum in sums {
-                *sum /= weight;
-            }
-        }
-        self.sums
-    }
 }
 
 /// Runs a task; gives `[tokens, group, head_dim]`.
 fn run_task<'m>(isa: Isa, task: &Task<'_>, memory: &'m mut Lines<f32>) -> &'m [f32] {
     let (rows, head_dim) = (task.rows(), task.attention.cached.head_dim());
+    let parts = task.parts();
     let size = State::size(rows, head_dim);
-    let (total, memory) = memory.take(size + task.memory()).split_at_mut(size);
+    let other = if parts.len() > 1 { size } else { 0 };
+    let (total, rest) = memory.take(size + other + task.work()).split_at_mut(size);
+    let (other, work) = rest.split_at_mut(other);
+    run_part(isa, task, parts.start, State::of(total, rows, head_dim), work);
     let mut total = State::of(total, rows, head_dim);
-    task.start(&mut total);
-    for part in task.parts() {
-        total.merge(&State::of(run_part(isa, task, part, memory), rows, head_dim));
+    for part in parts.skip(1) {
+        run_part(isa, task, part, State::of(other, rows, head_dim), work);
+        total.merge(&State::of(other, rows, head_dim));
     }
-    total.finish()
+    task.finish(total)
 }
 
-/// Runs one part of a task's keys; gives its state.
-fn run_part<'m>(isa: Isa, task: &Task<'_>, part: usize, memory: &'m mut [f32]) -> &'m mut [f32] {
-    let (rows, head_dim) = (task.rows(), task.attention.cached.head_dim());
-    let (queries, rest) = memory.split_at_mut(rows * head_dim);
-    let (scores, state) = rest.split_at_mut(rows * KEYS);
+/// Runs one part of a task's keys, from nothing seen on.
+fn run_part(isa: Isa, task: &Task<'_>, part: usize, state: State<'_>, work: &mut [f32]) {
+    let (queries, scores) = work.split_at_mut(task.rows() * task.attention.cached.head_dim());
     let keys = task.keys();
     let keys = keys.start.max(part * PART)..keys.end.min((part + 1) * PART);
-    blocks(isa, task, keys, Memory { state: State::of(state, rows, head_dim), queries, scores });
-    state
+    blocks(isa, task, keys, Memory { state, queries, scores });
 }
 
 for_isa! {
@@ -280,7 +268,7 @@ for_isa! {
 #[inline(always)]
 fn blocks_with<S: Simd>(s: S, task: &Task<'_>, keys: Range<usize>, memory: Memory<'_>) {
     let Attention { queries, cached, .. } = *task.attention;
-    let Memory { mut state, queries: scaled, scores } = memory;
+    let Memory { state, queries: scaled, scores } = memory;
     let (head_dim, group, rows) = (cached.head_dim(), task.group, task.rows());
     for (n, token) in task.tokens.clone().enumerate() {
         for head in 0..group {
@@ -291,7 +279,9 @@ fn blocks_with<S: Simd>(s: S, task: &Task<'_>, keys: Range<usize>, memory: Memor
             }
         }
     }
-    state.clear();
+    state.sums.fill(0.0);
+    state.largest.fill(f32::NEG_INFINITY);
+    state.weights.fill(0.0);
     let mut at = keys.start - keys.start % KEYS;
     while at < keys.end {
         let end = keys.end.min(at + KEYS);
@@ -301,9 +291,10 @@ fn blocks_with<S: Simd>(s: S, task: &Task<'_>, keys: Range<usize>, memory: Memor
             outer_product::<S, false>(
                 s,
                 (scaled, head_dim, head_dim),
-                (block_keys, KEYS, KEYS),
+                (block_keys, KEYS),
                 (scores, KEYS),
                 rows,
+                block_values.as_ptr(),
             );
         }
         for (n, token) in task.tokens.clone().enumerate() {
@@ -315,14 +306,16 @@ fn blocks_with<S: Simd>(s: S, task: &Task<'_>, keys: Range<usize>, memory: Memor
                 weigh(s, scores, seen.clone(), sums, &mut state.largest[row], &mut state.weights[row]);
             }
         }
+        let next = if end < keys.end { cached.block(task.kv_head, end).0 } else { block_values }.as_ptr();
         // SAFETY: rows of weights and of sums, and a row of values for each key that there is.
         unsafe {
             outer_product::<S, true>(
                 s,
                 (scores, KEYS, end - at),
-                (block_values, head_dim, head_dim),
+                (block_values, head_dim),
                 (state.sums, head_dim),
                 rows,
+                next,
             );
         }
         at += KEYS;

@@ -3,37 +3,63 @@
 use super::simd::Simd;
 
 /// `out[r, c] = Σ_d a[r, d] · b[d, c]`, or that much more if `ADD`. `a` is rows of a stride with `depth` elements to use,
-/// `b` rows of a stride with as many as `out` has columns.
+/// `b` rows of as many as `out` has columns, one after the other. Meanwhile it asks for what is to be read next, from
+/// `ahead` on and as long as `b`, so that few rows take no longer than the memory.
 ///
 /// # Safety
 /// `a` has `rows` rows, `b` `depth` rows of `columns`, whole vectors, and `out` `rows` rows of them.
 #[inline(always)]
 pub(super) unsafe fn outer_product<S: Simd, const ADD: bool>(
     s: S,
+    a: (&[f32], usize, usize),
+    (b, columns): (&[f32], usize),
+    out: (&mut [f32], usize),
+    rows: usize,
+    ahead: *const f32,
+) {
+    // SAFETY: as promised.
+    unsafe {
+        // Sums, a row of `b` and an element of `a` are what the registers hold: 32, or 16.
+        if S::MOST_ROWS >= MOST_ROWS {
+            product::<S, 4, ADD>(s, a, (b, columns), out, rows, ahead);
+        } else {
+            product::<S, 2, ADD>(s, a, (b, columns), out, rows, ahead);
+        }
+    }
+}
+
+/// As [`outer_product`], in blocks of `V` vectors of columns.
+#[inline(always)]
+unsafe fn product<S: Simd, const V: usize, const ADD: bool>(
+    s: S,
     (a, a_stride, depth): (&[f32], usize, usize),
-    (b, b_stride, columns): (&[f32], usize, usize),
+    (b, columns): (&[f32], usize),
     (out, out_stride): (&mut [f32], usize),
     rows: usize,
+    ahead: *const f32,
 ) {
     let mut row = 0;
     while row < rows {
-        let some = S::MOST_ROWS.min(rows - row);
+        let some = MOST_ROWS.min(rows - row);
+        // Once is enough.
+        let ahead = if row == 0 { ahead } else { b.as_ptr() };
         let mut column = 0;
         while column < columns {
-            let wide = columns - column >= WIDE * S::LANES;
+            let wide = columns - column >= V * S::LANES;
             // SAFETY: the block lies in what the caller promises.
             unsafe {
                 let a = a.as_ptr().add(row * a_stride);
                 let b = b.as_ptr().add(column);
                 let out = out.as_mut_ptr().add(row * out_stride + column);
-                let block = Block { a, a_stride, depth, b, b_stride, out, out_stride };
+                let ahead = ahead.wrapping_add(column);
+                let block = Block { a, a_stride, depth, b, b_stride: columns, out, out_stride, ahead };
                 match (some, wide) {
-                    (1, true) => block.run::<S, 1, WIDE, ADD>(s),
-                    (2, true) => block.run::<S, 2, WIDE, ADD>(s),
-                    (3, true) => block.run::<S, 3, WIDE, ADD>(s),
-                    (4, true) if S::MOST_ROWS >= 4 => block.run::<S, 4, WIDE, ADD>(s),
-                    (5, true) if S::MOST_ROWS >= 5 => block.run::<S, 5, WIDE, ADD>(s),
-                    (_, true) => block.run::<S, 6, WIDE, ADD>(s),
+                    (1, true) => block.run::<S, 1, V, ADD>(s),
+                    (2, true) => block.run::<S, 2, V, ADD>(s),
+                    (3, true) => block.run::<S, 3, V, ADD>(s),
+                    (4, true) => block.run::<S, 4, V, ADD>(s),
+                    (5, true) => block.run::<S, 5, V, ADD>(s),
+                    (_, true) => block.run::<S, MOST_ROWS, V, ADD>(s),
                     (_, false) => {
                         for n in 0..some {
                             let out = out.add(n * out_stride);
@@ -42,7 +68,7 @@ pub(super) unsafe fn outer_product<S: Simd, const ADD: bool>(
                     }
                 }
             }
-            column += if wide { WIDE * S::LANES } else { S::LANES };
+            column += if wide { V * S::LANES } else { S::LANES };
         }
         row += some;
     }
@@ -58,6 +84,8 @@ struct Block {
     b_stride: usize,
     out: *mut f32,
     out_stride: usize,
+    /// What is asked for, with the stride of `b`; any address.
+    ahead: *const f32,
 }
 
 impl Block {
@@ -70,6 +98,9 @@ impl Block {
         // SAFETY: as promised.
         unsafe {
             for d in 0..self.depth {
+                for n in (0..V * S::LANES).step_by(LINE) {
+                    s.prefetch(self.ahead.wrapping_add(d * self.b_stride + n).cast());
+                }
                 let mut b = [s.zero(); V];
                 for v in 0..V {
                     b[v] = s.load(self.b.add(d * self.b_stride + v * S::LANES));
@@ -92,5 +123,8 @@ impl Block {
     }
 }
 
-/// Vectors of columns in a block: with [`Simd::MOST_ROWS`] rows all sums are in registers.
-const WIDE: usize = 4;
+/// Rows of a block: the query heads of a group, in one go or two.
+const MOST_ROWS: usize = 6;
+
+/// Elements of a cache line.
+const LINE: usize = 16;
