@@ -27,7 +27,7 @@ use super::trace::RoutingTrace;
 use super::{Model, Segment};
 use crate::experts::Experts;
 
-fn fixture(name: &str) -> PathBuf {
+pub(super) fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures").join(name)
 }
 
@@ -402,7 +402,7 @@ fn fewer_bits_move_each_weight_by_half_a_step_of_its_group() {
 }
 
 /// The fixture's experts in this thread, in two shards.
-fn experts_of(opened: &OpenModel) -> Experts {
+pub(super) fn experts_of(opened: &OpenModel) -> Experts {
     let count = u16::try_from(opened.config.num_experts).unwrap();
     let worker = |shard: u16, range: ExpertRange| {
         let bank = load_bank(BankKind::Reference, opened, range, &pool(None), &mut |_| ()).unwrap();

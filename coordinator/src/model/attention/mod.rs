@@ -7,7 +7,7 @@
 mod array;
 mod host;
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
 mod tests;
 
 use std::sync::Arc;

@@ -1,13 +1,16 @@
 //! What attention on the CPU does not do.
+#![cfg(target_os = "linux")]
 
 use laguna_shared::compute::cpu::Pool;
+use laguna_shared::config::ConfigOptions;
+use laguna_worker::model::OpenModel;
 use mlx_rs::Array;
 
 use crate::model::Segment;
 use crate::model::linear::TrunkMath;
 use crate::model::micro_batch::MicroBatch;
 use crate::model::quantize::TrunkBits;
-use crate::model::tests::{loaded, noise};
+use crate::model::tests::{experts_of, fixture, loaded, noise};
 
 /// How often this thread has gone to sleep, as it does for every evaluation: another thread makes it.
 fn slept() -> u64 {
@@ -18,7 +21,6 @@ fn slept() -> u64 {
 
 #[test]
 fn no_step_on_the_cpu_is_evaluated_by_mlx() {
-    const PASSES: u64 = 100;
     let model = loaded(TrunkBits::Stored, TrunkMath::Cpu(Pool::new(1)));
     let (mut a, mut b) = (model.new_cache(), model.new_cache());
     let run = |segments: &mut [Segment<'_>], x: &Array| {
@@ -30,22 +32,41 @@ fn no_step_on_the_cpu_is_evaluated_by_mlx() {
         segments.iter_mut().for_each(|segment| segment.cache.advance(segment.ids.len()));
     };
     // One token, and several segments of several.
-    let (one, five) =
-        ([noise(&[1, model.config.hidden_size as i32], 1)], noise(&[5, model.config.hidden_size as i32], 2));
-    let mut pass = || {
-        run(&mut [Segment { ids: &[0], cache: &mut a }], &one[0]);
+    let [one, five] = [1, 5].map(|rows| noise(&[rows, model.config.hidden_size as i32], 1));
+    sleeps_in_no_pass(|| {
+        run(&mut [Segment { ids: &[0], cache: &mut a }], &one);
         run(&mut [Segment { ids: &[0; 2], cache: &mut a }, Segment { ids: &[0; 3], cache: &mut b }], &five);
-    };
-    // Weights of norms are evaluated once.
+    });
+}
+
+#[test]
+fn nor_is_any_step_of_a_whole_pass() {
+    let opened = OpenModel::open(&fixture("bf16"), &ConfigOptions::default()).unwrap();
+    let mut experts = experts_of(&opened);
+    let model = loaded(TrunkBits::Stored, TrunkMath::Cpu(Pool::new(1)));
+    let (mut a, mut b) = (model.new_cache(), model.new_cache());
+    sleeps_in_no_pass(|| {
+        let one = Segment { ids: &[7], cache: &mut a };
+        model.forward(&mut [one], &mut experts, None).unwrap();
+        let two = [Segment { ids: &[8, 9], cache: &mut a }, Segment { ids: &[10; 3], cache: &mut b }];
+        model.forward(&mut { two }, &mut experts, None).unwrap();
+    });
+}
+
+fn sleeps_in_no_pass(mut pass: impl FnMut()) {
+    // Some weights take the activation type when they are first looked at.
     pass();
     let before = slept();
     (0..PASSES).for_each(|_| pass());
     let passes = slept() - before;
+    let x = noise(&[4, 64], 3);
     let before = slept();
-    (0..PASSES).for_each(|_| five.add(&five).unwrap().eval().unwrap());
+    (0..PASSES).for_each(|_| x.add(&x).unwrap().eval().unwrap());
     let evaluations = slept() - before;
     assert!(
         passes < PASSES / 2,
         "slept {passes} times in {PASSES} passes, {evaluations} in as many evaluations"
     );
 }
+
+const PASSES: u64 = 100;

@@ -6,6 +6,7 @@
 //! are copied.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::Arc;
 
 use super::Isa;
@@ -26,7 +27,7 @@ pub struct KeyValues {
 }
 
 /// `[heads, 2, KEYS · head_dim]`: each head's keys `[head_dim, KEYS]`, then its values `[KEYS, head_dim]`.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct Block(Lines<f32>);
 
 impl KeyValues {
@@ -151,6 +152,12 @@ impl Block {
     fn head_mut(&mut self, heads: usize, head_dim: usize, head: usize) -> (&mut [f32], &mut [f32]) {
         let each = KEYS * head_dim;
         self.0.take(2 * each * heads)[2 * each * head..][..2 * each].split_at_mut(each)
+    }
+}
+
+impl fmt::Debug for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Block({} f32)", self.0.all().len())
     }
 }
 
