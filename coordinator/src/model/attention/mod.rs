@@ -1,8 +1,8 @@
 //! Grouped-query attention with QK-RMSNorm, partial rotary, a sliding window on some layers, optional sinks, and a
 //! softplus gate on the output.
 //!
-//! - [`host`]: on the CPU, here and now
-//! - [`array`]: by MLX, as part of a graph
+//! - `host`: on the CPU, here and now
+//! - `array`: by MLX, as part of a graph
 
 mod array;
 mod host;

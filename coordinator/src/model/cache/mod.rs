@@ -1,7 +1,7 @@
 //! Keys and values of one sequence: growing on full layers, a ring of the last window on sliding ones.
 //!
-//! - [`array`]: in MLX's arrays
-//! - [`host`]: in host memory, where attention is computed on the CPU
+//! - `array`: in MLX's arrays
+//! - `host`: in host memory, where attention is computed on the CPU
 
 pub(super) mod array;
 pub(super) mod host;

@@ -2,7 +2,7 @@
 //! the memory it takes does not grow with the context (arXiv 1805.02867, 2205.14135).
 //!
 //! A task is one key-value head with a few tokens: the query heads that share it go over its keys together. Scores and
-//! sums are outer products, and all numbers are f32. Every [`PART`] keys the running sums begin anew and are merged in
+//! sums are outer products, and all numbers are f32. Every `PART` keys the running sums begin anew and are merged in
 //! order, so that the parts of a long context can be tasks too where tokens are few. How much is done at a time never
 //! depends on the number of threads, or on what else is computed, so neither do the bits of a result.
 

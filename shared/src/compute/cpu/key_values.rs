@@ -1,4 +1,4 @@
-//! Keys and values of one sequence and layer, in blocks of [`KEYS`] tokens, laid out as attention reads them.
+//! Keys and values of one sequence and layer, in blocks of `KEYS` tokens, laid out as attention reads them.
 //!
 //! Token t lies in block t / KEYS, whatever was held or forgotten before: so which keys attention takes together, and with
 //! that the bits of its results, depend on positions alone. A block's keys are transposed when they are written, once,
