@@ -61,14 +61,14 @@ impl Engine {
         let config = model.config();
         let element = model.activation().size();
         let pair = (2 * config.num_key_value_heads * config.head_dim * element) as u64;
-        let windows = || config.layers.iter().map(|layer| layer.sliding_window);
+        let full = config.layers.iter().filter(|layer| layer.sliding_window.is_none()).count();
         let limits = Limits {
             context: settings.context.min(config.max_position_embeddings),
             parallel: settings.parallel.get(),
             queue: settings.queue,
             kv_bytes: settings.kv_bytes,
-            kv_per_token: pair * windows().filter(Option::is_none).count() as u64,
-            kv_fixed: windows().flatten().map(|window| pair * window as u64).sum(),
+            kv_per_token: pair * full as u64,
+            kv_fixed: pair * model.ring_tokens() as u64,
             vocab_size: config.vocab_size,
         };
         let (handle, commands, shared) = connect(limits);

@@ -73,10 +73,16 @@ impl Linear {
         Self { weight: Weight::Cpu { matrix: Box::new(matrix), pool }, activation }
     }
 
-    /// `[rows, cols]` → `[rows, out]`, in the activation type. On the CPU it is computed here and now.
+    /// `[rows, cols]` → `[rows, out]`, in the activation type; several axes may make up `cols`. On the CPU it is computed
+    /// here and now.
     pub(super) fn forward(&self, x: &Array) -> Result<Array, Exception> {
         match &self.weight {
-            Weight::Mlx { matrix, multiplier } => self.scaled(matrix.matmul(x)?, *multiplier),
+            Weight::Mlx { matrix, multiplier } if x.ndim() == 2 => {
+                self.scaled(matrix.matmul(x)?, *multiplier)
+            }
+            Weight::Mlx { matrix, multiplier } => {
+                self.scaled(matrix.matmul(&x.reshape(&[x.dim(0), -1])?)?, *multiplier)
+            }
             Weight::Cpu { matrix, pool } => {
                 let [y] = products([matrix.as_ref()], pool, x)?;
                 y.as_dtype(self.activation)

@@ -116,7 +116,17 @@ impl Model {
 
     /// An empty cache for one sequence.
     pub fn new_cache(&self) -> SequenceCache {
-        SequenceCache::new(&self.config)
+        let windows = self.config.layers.iter().map(|layer| layer.sliding_window);
+        SequenceCache::new(
+            self.layers.iter().zip(windows).map(|(layer, window)| layer.attention.new_cache(window)),
+        )
+    }
+
+    /// Tokens that a sequence's cache has room for in all sliding layers together, between passes.
+    pub fn ring_tokens(&self) -> usize {
+        let windows = self.config.layers.iter().map(|layer| layer.sliding_window);
+        let rings = self.layers.iter().zip(windows);
+        rings.filter_map(|(layer, window)| Some(layer.attention.ring_tokens(window?))).sum()
     }
 
     /// Runs the new tokens of every segment through all layers.

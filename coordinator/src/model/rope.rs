@@ -58,7 +58,8 @@ impl Rope {
             let [elements] = elements;
             let (heads, head_dim) = (x.dim(1) as usize, x.dim(2) as usize);
             let mut out = vec![0.0; elements.len()];
-            self.rotate(elements, heads, head_dim, offset, &mut out);
+            let angles = self.angles(offset, x.dim(0) as usize);
+            self.rotate(elements, heads, head_dim, &angles, &mut out);
             return Ok(Array::from_slice(&out, &[1, x.dim(1), x.dim(0), x.dim(2)]));
         }
         let x = x.transpose_axes(&[1, 0, 2])?.expand_dims(0)?;
@@ -70,18 +71,28 @@ impl Rope {
         }
     }
 
-    /// Rotates `[tokens, heads, head_dim]` to `[heads, tokens, head_dim]`. Angles are f64: in f32 those of far positions
-    /// would be off by what the position rounds to.
-    fn rotate(&self, x: &[f32], heads: usize, head_dim: usize, offset: usize, out: &mut [f32]) {
-        let half = self.dims as usize / 2;
-        let tokens = x.len() / (heads * head_dim).max(1);
-        let (mut cos, mut sin) = (vec![0.0_f32; half], vec![0.0_f32; half]);
-        for (token, x) in x.chunks_exact(heads * head_dim).enumerate() {
+    /// Cosines and sines of the tokens from position `offset` on, times the attention factor: `[tokens, 2, dims / 2]`. The
+    /// angles are f64: in f32 those of far positions would be off by what the position rounds to.
+    pub(super) fn angles(&self, offset: usize, tokens: usize) -> Vec<f32> {
+        let half = self.frequencies.len();
+        let mut angles = vec![0.0; tokens * 2 * half];
+        for (token, angles) in angles.chunks_exact_mut((2 * half).max(1)).enumerate() {
             let position = (offset + token) as f64;
-            for ((cos, sin), frequency) in cos.iter_mut().zip(&mut sin).zip(&self.frequencies) {
+            let (cos, sin) = angles.split_at_mut(half);
+            for ((cos, sin), frequency) in cos.iter_mut().zip(sin).zip(&self.frequencies) {
                 let (s, c) = (position * frequency).sin_cos();
                 (*cos, *sin) = ((c * self.attention_factor) as f32, (s * self.attention_factor) as f32);
             }
+        }
+        angles
+    }
+
+    /// Rotates `[tokens, heads, head_dim]` to `[heads, tokens, head_dim]`, f32.
+    pub(super) fn rotate(&self, x: &[f32], heads: usize, head_dim: usize, angles: &[f32], out: &mut [f32]) {
+        let half = self.frequencies.len();
+        let tokens = x.len() / (heads * head_dim).max(1);
+        for (token, x) in x.chunks_exact(heads * head_dim).enumerate() {
+            let (cos, sin) = angles[token * 2 * half..][..2 * half].split_at(half);
             for (head, x) in x.chunks_exact(head_dim).enumerate() {
                 let out = &mut out[(head * tokens + token) * head_dim..][..head_dim];
                 let (rotated, rest) = x.split_at(2 * half);

@@ -27,7 +27,7 @@ use super::trace::RoutingTrace;
 use super::{Model, Segment};
 use crate::experts::Experts;
 
-fn fixture(name: &str) -> PathBuf {
+pub(super) fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures").join(name)
 }
 
@@ -49,7 +49,7 @@ fn host(array: &Array) -> Vec<f32> {
 }
 
 /// Deterministic values in -1..1 that look like noise.
-fn noise(shape: &[i32], seed: u32) -> Array {
+pub(super) fn noise(shape: &[i32], seed: u32) -> Array {
     let mut state = seed.wrapping_mul(2_654_435_761).max(1);
     let values: Vec<f32> = (0..shape.iter().product::<i32>())
         .map(|_| {
@@ -66,7 +66,7 @@ fn bf16_fixture() -> Model {
     loaded(TrunkBits::Stored, TrunkMath::Mlx)
 }
 
-fn loaded(bits: TrunkBits, math: TrunkMath) -> Model {
+pub(super) fn loaded(bits: TrunkBits, math: TrunkMath) -> Model {
     let opened = OpenModel::open(&fixture("bf16"), &ConfigOptions::default()).unwrap();
     let OpenModel { checkpoint, config, inventory, .. } = &opened;
     let settings = TrunkSettings { activation: ActivationType::F32, bits, math };
@@ -402,7 +402,7 @@ fn fewer_bits_move_each_weight_by_half_a_step_of_its_group() {
 }
 
 /// The fixture's experts in this thread, in two shards.
-fn experts_of(opened: &OpenModel) -> Experts {
+pub(super) fn experts_of(opened: &OpenModel) -> Experts {
     let count = u16::try_from(opened.config.num_experts).unwrap();
     let worker = |shard: u16, range: ExpertRange| {
         let bank = load_bank(BankKind::Reference, opened, range, &pool(None), &mut |_| ()).unwrap();

@@ -1,46 +1,37 @@
 //! Attention of some queries over cached keys and values: a block of keys at a time, with a running maximum, so that
 //! the memory it takes does not grow with the context (arXiv 1805.02867, 2205.14135).
 //!
-//! A task is one key-value head with a few tokens: the query heads that share it go over its keys together. Each block
-//! of keys is transposed once, scores and sums are outer products, and all numbers are f32. How much is done at a time
-//! never depends on the number of threads, so neither do the bits of a result.
+//! A task is one key-value head with a few tokens: the query heads that share it go over its keys together. Scores and
+//! sums are outer products, and all numbers are f32. Every `PART` keys the running sums begin anew and are merged in
+//! order, so that the parts of a long context can be tasks too where tokens are few. How much is done at a time never
+//! depends on the number of threads, or on what else is computed, so neither do the bits of a result.
 
 use std::ops::Range;
 
 use super::Isa;
+use super::heads::Heads;
+use super::key_values::{KEYS, KeyValues};
 use super::lines::Lines;
 use super::matrix::SharedSlice;
+use super::outer_product::outer_product;
 use super::pool::{Pool, Scratch};
 use super::simd::{Simd, for_isa};
 
 /// Queries of consecutive tokens, and what they look at.
 #[derive(Clone, Copy, Debug)]
 pub struct Attention<'a> {
-    /// Rotated, a row a token. As many heads as keys have, or a multiple, whose groups follow each other.
+    /// Rotated, a row a token. As many heads as keys have, or a multiple, whose groups follow each other. The last token
+    /// is the last one of `cached`.
     pub queries: Heads<'a>,
     /// What the queries are multiplied with: 1 / √head_dim.
     pub scale: f32,
-    /// Rotated.
-    pub keys: Heads<'a>,
-    /// As many as keys. One that is not finite spoils every query of its block of keys, also those that do not see it.
-    pub values: Heads<'a>,
+    /// What the queries see must not be forgotten. A value that is not finite spoils every query of its block of keys,
+    /// also those that do not see it.
+    pub cached: &'a KeyValues,
     /// Which keys a query sees.
     pub visible: Visible,
     /// A logit for each head that takes part in the softmax and has no value.
     pub sinks: Option<&'a [f32]>,
-}
-
-/// Rows of each head, `[heads, rows, head_dim]`, however they lie: one head after the other, or one row.
-#[derive(Clone, Copy, Debug)]
-pub struct Heads<'a> {
-    values: &'a [f32],
-    heads: usize,
-    rows: usize,
-    head_dim: usize,
-    /// Elements from one head to the next.
-    head_stride: usize,
-    /// Elements from one row of a head to its next.
-    row_stride: usize,
 }
 
 /// Which keys a query sees.
@@ -52,31 +43,6 @@ pub enum Visible {
     Causal,
     /// As `Causal`, and of those the last so many, its own included.
     Window(usize),
-}
-
-impl<'a> Heads<'a> {
-    /// `[heads, rows, head_dim]` with strides of `[head, row, 1]`; `None` if there is nothing, or `values` ends before it.
-    pub fn new(values: &'a [f32], shape: [usize; 3], [head_stride, row_stride]: [usize; 2]) -> Option<Self> {
-        let [heads, rows, head_dim] = shape;
-        let last_head = heads.checked_sub(1)?.checked_mul(head_stride)?;
-        let last_row = rows.checked_sub(1)?.checked_mul(row_stride)?;
-        let whole = last_head.checked_add(last_row)?.checked_add(head_dim)?;
-        (head_dim > 0 && values.len() >= whole).then_some(Self {
-            values,
-            heads,
-            rows,
-            head_dim,
-            head_stride,
-            row_stride,
-        })
-    }
-
-    /// A head's rows in a range, which is not empty: from the first one's first element to the last one's last.
-    #[inline(always)]
-    fn part(&self, head: usize, rows: Range<usize>) -> &'a [f32] {
-        let (first, last) = (rows.start * self.row_stride, (rows.end - 1) * self.row_stride);
-        &self.values[head * self.head_stride..][first..last + self.head_dim]
-    }
 }
 
 impl Visible {
@@ -101,38 +67,57 @@ impl Attention<'_> {
     /// Writes `[tokens, heads, head_dim]` to `out`.
     ///
     /// # Panics
-    /// If the lengths do not belong together, or [`fits`](Self::fits) is false.
+    /// If the lengths do not belong together, keys are missing, or [`fits`](Self::fits) is false.
     pub fn run(&self, isa: Isa, pool: &Pool, out: &mut [f32]) {
-        let Heads { heads: kv_heads, head_dim, rows: keys, .. } = self.keys;
+        let (kv_heads, head_dim, keys) = (self.cached.heads(), self.cached.head_dim(), self.cached.len());
         let Heads { heads, rows: tokens, .. } = self.queries;
         assert!(Self::fits(head_dim) && self.queries.head_dim == head_dim, "heads of {head_dim}");
         assert!(heads.is_multiple_of(kv_heads), "{heads} heads over {kv_heads}");
         let row = heads * head_dim;
         assert!(out.len() == tokens * row, "room for {tokens} tokens");
         assert!(tokens <= keys, "{tokens} queries over {keys} keys");
-        let values = self.values;
-        assert!(
-            (values.heads, values.rows, values.head_dim) == (kv_heads, keys, head_dim),
-            "a value for each key"
-        );
         assert!(self.sinks.is_none_or(|sinks| sinks.len() == heads), "a sink for each head");
         let group = heads / kv_heads;
         let held = (ROWS / group).max(1);
         let blocks = tokens.div_ceil(held);
+        let task = |kv_head, tokens| Task { attention: self, kv_head, group, tokens };
+        assert!(self.cached.begin() <= task(0, 0..tokens).keys().start, "forgotten keys");
         let out = SharedSlice::new(out);
-        pool.run(blocks * kv_heads, &|task, scratch| {
-            // The last tokens see most, and begin first.
-            let (block, kv_head) = (blocks - 1 - task / kv_heads, task % kv_heads);
-            let tokens = block * held..tokens.min((block + 1) * held);
-            let task = Task { attention: self, kv_head, group, tokens: tokens.clone() };
-            let Scratch { left, .. } = scratch;
-            let sums = run_task(isa, &task, left);
-            for (token, sums) in tokens.zip(sums.chunks_exact(group * head_dim)) {
-                let from = token * row + kv_head * group * head_dim;
+        let write = |task: &Task<'_>, sums: &[f32]| {
+            for (token, sums) in task.tokens.clone().zip(sums.chunks_exact(group * head_dim)) {
+                let from = token * row + task.kv_head * group * head_dim;
                 // SAFETY: each task has tokens or heads of its own.
                 unsafe { out.part(from..from + sums.len()) }.copy_from_slice(sums);
             }
+        };
+        let parts = task(0, 0..tokens).parts();
+        if blocks > 1 || parts.len() == 1 {
+            pool.run(blocks * kv_heads, &|index, Scratch { left, .. }| {
+                // The last tokens see most, and begin first.
+                let (block, kv_head) = (blocks - 1 - index / kv_heads, index % kv_heads);
+                let task = task(kv_head, block * held..tokens.min((block + 1) * held));
+                write(&task, run_task(isa, &task, left));
+            });
+            return;
+        }
+        let (rows, size) = (tokens * group, State::size(tokens * group, head_dim));
+        let mut states = vec![0.0; kv_heads * parts.len() * size];
+        let shared = SharedSlice::new(&mut states);
+        pool.run(kv_heads * parts.len(), &|index, Scratch { left, .. }| {
+            let task = task(index / parts.len(), 0..tokens);
+            let (state, work) = left.take(size + task.work()).split_at_mut(size);
+            let part = parts.start + index % parts.len();
+            run_part(isa, &task, part, State::of(state, rows, head_dim), work);
+            // SAFETY: each task has a state of its own.
+            unsafe { shared.part(index * size..(index + 1) * size) }.copy_from_slice(state);
         });
+        for (kv_head, states) in states.chunks_exact_mut(parts.len() * size).enumerate() {
+            let task = task(kv_head, 0..tokens);
+            let mut states = states.chunks_exact_mut(size).map(|state| State::of(state, rows, head_dim));
+            let Some(mut total) = states.next() else { continue };
+            states.for_each(|state| total.merge(&state));
+            write(&task, task.finish(total));
+        }
     }
 }
 
@@ -144,106 +129,196 @@ pub(super) struct Task<'a> {
     tokens: Range<usize>,
 }
 
-/// A task's working memory, one after the other; rows are `[tokens, group]`.
-pub(super) struct Memory<'a> {
-    /// `[rows, head_dim]`, scaled.
-    queries: &'a mut [f32],
-    /// `[rows, head_dim]`: sums of values, each weighted by exp(score - maximum).
+/// What rows of queries have seen so far; rows are `[tokens, group]`.
+pub(super) struct State<'a> {
+    /// `[rows, head_dim]`: sums of values, each weighted by exp(score - largest).
     sums: &'a mut [f32],
-    /// `[head_dim, KEYS]`.
-    keys: &'a mut [f32],
-    /// `[rows, KEYS]`: scores, then weights.
-    scores: &'a mut [f32],
-    /// `[rows]`: largest score so far.
+    /// `[rows]`: largest score.
     largest: &'a mut [f32],
-    /// `[rows]`: sum of weights so far.
+    /// `[rows]`: sum of weights; 0 if nothing was seen.
     weights: &'a mut [f32],
 }
 
-/// Runs a task; the result, `[tokens, group, head_dim]`, lies at the beginning of `memory`.
+/// A part's working memory.
+pub(super) struct Memory<'a> {
+    state: State<'a>,
+    /// `[rows, head_dim]`, scaled.
+    queries: &'a mut [f32],
+    /// `[rows, KEYS]`: scores, then weights.
+    scores: &'a mut [f32],
+}
+
+impl Task<'_> {
+    fn rows(&self) -> usize {
+        self.tokens.len() * self.group
+    }
+
+    /// Positions of the keys that a token sees.
+    fn seen(&self, token: usize) -> Range<usize> {
+        let Attention { queries, cached, visible, .. } = self.attention;
+        visible.range(token, queries.rows, cached.len())
+    }
+
+    /// From the first key that a token sees to the last.
+    fn keys(&self) -> Range<usize> {
+        self.seen(self.tokens.start).start..self.seen(self.tokens.end - 1).end
+    }
+
+    /// Numbers of the parts that those lie in.
+    fn parts(&self) -> Range<usize> {
+        let keys = self.keys();
+        keys.start / PART..keys.end.div_ceil(PART)
+    }
+
+    /// Elements that running a part takes besides its state.
+    fn work(&self) -> usize {
+        self.rows() * (self.attention.cached.head_dim() + KEYS)
+    }
+
+    /// Sums of all parts to what attention gives, `[tokens, group, head_dim]`.
+    fn finish<'m>(&self, total: State<'m>) -> &'m [f32] {
+        let State { sums, largest, weights } = total;
+        let sinks = self.attention.sinks.map(|sinks| &sinks[self.kv_head * self.group..][..self.group]);
+        let head_dim = self.attention.cached.head_dim();
+        for (row, sums) in sums.chunks_exact_mut(head_dim).enumerate() {
+            let (mut factor, mut weight) = (1.0, weights[row]);
+            if let Some(sinks) = sinks {
+                let sink = sinks[row % self.group];
+                let most = largest[row].max(sink);
+                factor = (largest[row] - most).exp();
+                weight = weight * factor + (sink - most).exp();
+            }
+            for sum in sums {
+                *sum = *sum * factor / weight;
+            }
+        }
+        sums
+    }
+}
+
+impl<'a> State<'a> {
+    /// Elements of a state: whole cache lines.
+    const fn size(rows: usize, head_dim: usize) -> usize {
+        (rows * (head_dim + 2)).next_multiple_of(16)
+    }
+
+    fn of(memory: &'a mut [f32], rows: usize, head_dim: usize) -> Self {
+        let (sums, rest) = memory.split_at_mut(rows * head_dim);
+        let (largest, rest) = rest.split_at_mut(rows);
+        Self { sums, largest, weights: &mut rest[..rows] }
+    }
+
+    /// Adds what the same rows saw elsewhere. To have seen nothing, here or there, changes no bit.
+    fn merge(&mut self, other: &State<'_>) {
+        let head_dim = self.sums.len() / self.weights.len();
+        for (row, (sums, others)) in
+            self.sums.chunks_exact_mut(head_dim).zip(other.sums.chunks_exact(head_dim)).enumerate()
+        {
+            let (largest, weight) = (&mut self.largest[row], &mut self.weights[row]);
+            let (other_largest, other_weight) = (other.largest[row], other.weights[row]);
+            if other_weight == 0.0 {
+                continue;
+            }
+            if *weight == 0.0 {
+                sums.copy_from_slice(others);
+                (*largest, *weight) = (other_largest, other_weight);
+                continue;
+            }
+            let most = largest.max(other_largest);
+            let (factor, other_factor) = ((*largest - most).exp(), (other_largest - most).exp());
+            for (sum, other) in sums.iter_mut().zip(others) {
+                *sum = *sum * factor + other * other_factor;
+            }
+            *weight = *weight * factor + other_weight * other_factor;
+            *largest = most;
+        }
+    }
+}
+
+/// Runs a task; gives `[tokens, group, head_dim]`.
 fn run_task<'m>(isa: Isa, task: &Task<'_>, memory: &'m mut Lines<f32>) -> &'m [f32] {
-    let rows = task.tokens.len() * task.group;
-    let head_dim = task.attention.keys.head_dim;
-    let whole = memory.take(rows * (2 * head_dim + KEYS + 2) + head_dim * KEYS);
-    let (sums, rest) = whole.split_at_mut(rows * head_dim);
-    let (queries, rest) = rest.split_at_mut(rows * head_dim);
-    let (keys, rest) = rest.split_at_mut(head_dim * KEYS);
-    let (scores, rest) = rest.split_at_mut(rows * KEYS);
-    let (largest, weights) = rest.split_at_mut(rows);
-    blocks(isa, task, Memory { queries, sums, keys, scores, largest, weights });
-    &memory.take(rows * head_dim)[..]
+    let (rows, head_dim) = (task.rows(), task.attention.cached.head_dim());
+    let parts = task.parts();
+    let size = State::size(rows, head_dim);
+    let other = if parts.len() > 1 { size } else { 0 };
+    let (total, rest) = memory.take(size + other + task.work()).split_at_mut(size);
+    let (other, work) = rest.split_at_mut(other);
+    run_part(isa, task, parts.start, State::of(total, rows, head_dim), work);
+    let mut total = State::of(total, rows, head_dim);
+    for part in parts.skip(1) {
+        run_part(isa, task, part, State::of(other, rows, head_dim), work);
+        total.merge(&State::of(other, rows, head_dim));
+    }
+    task.finish(total)
+}
+
+/// Runs one part of a task's keys, from nothing seen on.
+fn run_part(isa: Isa, task: &Task<'_>, part: usize, state: State<'_>, work: &mut [f32]) {
+    let (queries, scores) = work.split_at_mut(task.rows() * task.attention.cached.head_dim());
+    let keys = task.keys();
+    let keys = keys.start.max(part * PART)..keys.end.min((part + 1) * PART);
+    blocks(isa, task, keys, Memory { state, queries, scores });
 }
 
 for_isa! {
-    /// All blocks of keys that a task's tokens see.
-    fn blocks(task: &Task<'_>, memory: Memory<'_>) = blocks_with
+    /// All blocks with some keys that a task's tokens see.
+    fn blocks(task: &Task<'_>, keys: Range<usize>, memory: Memory<'_>) = blocks_with
 }
 
 #[inline(always)]
-fn blocks_with<S: Simd>(s: S, task: &Task<'_>, memory: Memory<'_>) {
-    let Attention { queries, keys, values, visible, .. } = *task.attention;
-    let (head_dim, group) = (keys.head_dim, task.group);
-    let tokens = queries.rows;
-    let rows = task.tokens.len() * group;
-    let first_head = task.kv_head * group;
+fn blocks_with<S: Simd>(s: S, task: &Task<'_>, keys: Range<usize>, memory: Memory<'_>) {
+    let Attention { queries, cached, .. } = *task.attention;
+    let Memory { state, queries: scaled, scores } = memory;
+    let (head_dim, group, rows) = (cached.head_dim(), task.group, task.rows());
     for (n, token) in task.tokens.clone().enumerate() {
         for head in 0..group {
-            let to = &mut memory.queries[(n * group + head) * head_dim..][..head_dim];
-            for (to, from) in to.iter_mut().zip(queries.part(first_head + head, token..token + 1)) {
+            let to = &mut scaled[(n * group + head) * head_dim..][..head_dim];
+            let from = queries.part(task.kv_head * group + head, token..token + 1);
+            for (to, from) in to.iter_mut().zip(from) {
                 *to = from * task.attention.scale;
             }
         }
-        let sinks = task.attention.sinks.map(|sinks| &sinks[first_head..first_head + group]);
-        for head in 0..group {
-            // A sink weighs exp(sink - sink) = 1 so far.
-            memory.largest[n * group + head] = sinks.map_or(f32::NEG_INFINITY, |sinks| sinks[head]);
-            memory.weights[n * group + head] = if sinks.is_some() { 1.0 } else { 0.0 };
-        }
     }
-    memory.sums.fill(0.0);
-    let seen = |token: usize| visible.range(token, tokens, keys.rows);
-    let (begin, end) = (seen(task.tokens.start).start, seen(task.tokens.end - 1).end);
-    let mut at = begin - begin % KEYS;
-    while at < end {
-        let held = at..end.min(at + KEYS);
-        transpose(s, keys.part(task.kv_head, held.clone()), keys.row_stride, held.len(), memory.keys);
+    state.sums.fill(0.0);
+    state.largest.fill(f32::NEG_INFINITY);
+    state.weights.fill(0.0);
+    let mut at = keys.start - keys.start % KEYS;
+    while at < keys.end {
+        let end = keys.end.min(at + KEYS);
+        let (block_keys, block_values) = cached.block(task.kv_head, at);
         // SAFETY: rows of queries and of scores, and `head_dim` rows of KEYS keys.
         unsafe {
             outer_product::<S, false>(
                 s,
-                (memory.queries, head_dim, head_dim),
-                (memory.keys, KEYS, KEYS),
-                (memory.scores, KEYS),
+                (scaled, head_dim, head_dim),
+                (block_keys, KEYS),
+                (scores, KEYS),
                 rows,
+                block_values.as_ptr(),
             );
         }
         for (n, token) in task.tokens.clone().enumerate() {
-            let seen = seen(token);
-            let seen = seen.start.clamp(at, held.end) - at..seen.end.clamp(at, held.end) - at;
+            let seen = task.seen(token);
+            let seen = seen.start.clamp(at, end) - at..seen.end.clamp(at, end) - at;
             for row in n * group..(n + 1) * group {
-                let scores = &mut memory.scores[row * KEYS..][..KEYS];
-                let sums = &mut memory.sums[row * head_dim..][..head_dim];
-                weigh(s, scores, seen.clone(), sums, &mut memory.largest[row], &mut memory.weights[row]);
+                let scores = &mut scores[row * KEYS..][..KEYS];
+                let sums = &mut state.sums[row * head_dim..][..head_dim];
+                weigh(s, scores, seen.clone(), sums, &mut state.largest[row], &mut state.weights[row]);
             }
         }
-        let row_stride = values.row_stride;
-        let values = values.part(task.kv_head, held.clone());
+        let next = if end < keys.end { cached.block(task.kv_head, end).0 } else { block_values }.as_ptr();
         // SAFETY: rows of weights and of sums, and a row of values for each key that there is.
         unsafe {
             outer_product::<S, true>(
                 s,
-                (memory.scores, KEYS, held.len()),
-                (values, row_stride, head_dim),
-                (memory.sums, head_dim),
+                (scores, KEYS, end - at),
+                (block_values, head_dim),
+                (state.sums, head_dim),
                 rows,
+                next,
             );
         }
         at += KEYS;
-    }
-    for (sums, weight) in memory.sums.chunks_exact_mut(head_dim).zip(&*memory.weights) {
-        for sum in sums {
-            *sum /= weight;
-        }
     }
 }
 
@@ -314,134 +389,8 @@ pub(super) fn exp<S: Simd>(s: S, x: S::Floats) -> S::Floats {
     s.scale_by_power(sum, n)
 }
 
-/// Rows of some stride to `[head_dim, KEYS]`; columns without a row are zero.
-#[inline(always)]
-fn transpose<S: Simd>(s: S, rows: &[f32], row_stride: usize, count: usize, out: &mut [f32]) {
-    let head_dim = out.len() / KEYS;
-    if count < KEYS {
-        out.fill(0.0);
-    }
-    // In squares, so that both sides stay in a few cache lines.
-    for first in (0..count).step_by(SQUARE) {
-        for from in (0..head_dim).step_by(SQUARE) {
-            if count - first >= SQUARE && head_dim - from >= SQUARE {
-                let end = (first + SQUARE - 1) * row_stride + from + SQUARE;
-                assert!(end <= rows.len() && (from + SQUARE) * KEYS <= out.len(), "a square of keys");
-                // SAFETY: the last row of the square lies in both, and `first + SQUARE` is at most KEYS.
-                unsafe {
-                    let to = out.as_mut_ptr().add(from * KEYS + first);
-                    s.transpose(rows.as_ptr().add(first * row_stride + from), row_stride, to, KEYS);
-                }
-                continue;
-            }
-            for row in first..count.min(first + SQUARE) {
-                let square = &rows[row * row_stride + from..][..SQUARE.min(head_dim - from)];
-                for (d, value) in square.iter().enumerate() {
-                    out[(from + d) * KEYS + row] = *value;
-                }
-            }
-        }
-    }
-}
-
-/// `out[r, c] = Σ_d a[r, d] · b[d, c]`, or that much more if `ADD`. `a` is rows of a stride with `depth` elements to use,
-/// `b` rows of a stride with as many as `out` has columns.
-///
-/// # Safety
-/// `a` has `rows` rows, `b` `depth` rows of `columns`, whole vectors, and `out` `rows` rows of them.
-#[inline(always)]
-unsafe fn outer_product<S: Simd, const ADD: bool>(
-    s: S,
-    (a, a_stride, depth): (&[f32], usize, usize),
-    (b, b_stride, columns): (&[f32], usize, usize),
-    (out, out_stride): (&mut [f32], usize),
-    rows: usize,
-) {
-    let mut row = 0;
-    while row < rows {
-        let some = S::MOST_ROWS.min(rows - row);
-        let mut column = 0;
-        while column < columns {
-            let wide = columns - column >= WIDE * S::LANES;
-            // SAFETY: the block lies in what the caller promises.
-            unsafe {
-                let a = a.as_ptr().add(row * a_stride);
-                let b = b.as_ptr().add(column);
-                let out = out.as_mut_ptr().add(row * out_stride + column);
-                let block = Block { a, a_stride, depth, b, b_stride, out, out_stride };
-                match (some, wide) {
-                    (1, true) => block.run::<S, 1, WIDE, ADD>(s),
-                    (2, true) => block.run::<S, 2, WIDE, ADD>(s),
-                    (3, true) => block.run::<S, 3, WIDE, ADD>(s),
-                    (4, true) if S::MOST_ROWS >= 4 => block.run::<S, 4, WIDE, ADD>(s),
-                    (5, true) if S::MOST_ROWS >= 5 => block.run::<S, 5, WIDE, ADD>(s),
-                    (_, true) => block.run::<S, 6, WIDE, ADD>(s),
-                    (_, false) => {
-                        for n in 0..some {
-                            let out = out.add(n * out_stride);
-                            Block { a: a.add(n * a_stride), out, ..block }.run::<S, 1, 1, ADD>(s);
-                        }
-                    }
-                }
-            }
-            column += if wide { WIDE * S::LANES } else { S::LANES };
-        }
-        row += some;
-    }
-}
-
-/// A few rows times a few vectors of columns.
-#[derive(Clone, Copy)]
-struct Block {
-    a: *const f32,
-    a_stride: usize,
-    depth: usize,
-    b: *const f32,
-    b_stride: usize,
-    out: *mut f32,
-    out_stride: usize,
-}
-
-impl Block {
-    /// # Safety
-    /// `R` rows of `a` and `out`, `depth` rows of `b`, and `V` vectors in the rows of `b` and `out`.
-    #[expect(clippy::needless_range_loop, reason = "indices unroll; iterators keep the sums in memory")]
-    #[inline(always)]
-    unsafe fn run<S: Simd, const R: usize, const V: usize, const ADD: bool>(self, s: S) {
-        let mut sums = [[s.zero(); V]; R];
-        // SAFETY: as promised.
-        unsafe {
-            for d in 0..self.depth {
-                let mut b = [s.zero(); V];
-                for v in 0..V {
-                    b[v] = s.load(self.b.add(d * self.b_stride + v * S::LANES));
-                }
-                for r in 0..R {
-                    let a = s.splat(*self.a.add(r * self.a_stride + d));
-                    for v in 0..V {
-                        sums[r][v] = s.fma(a, b[v], sums[r][v]);
-                    }
-                }
-            }
-            for r in 0..R {
-                for v in 0..V {
-                    let out = self.out.add(r * self.out_stride + v * S::LANES);
-                    let sum = if ADD { s.fma(s.load(out), s.splat(1.0), sums[r][v]) } else { sums[r][v] };
-                    s.store(out, sum);
-                }
-            }
-        }
-    }
-}
-
-/// Rows of queries in a task: many for each key that is transposed, few enough for the second-level cache.
+/// Rows of queries in a task: many for each block of keys, few enough for the second-level cache.
 const ROWS: usize = 128;
 
-/// Keys at a time: their transpose is 32 KB for heads of 128.
-const KEYS: usize = 64;
-
-/// Side of a square that is transposed at a time.
-const SQUARE: usize = 16;
-
-/// Vectors of columns in a block: with [`Simd::MOST_ROWS`] rows all sums are in registers.
-const WIDE: usize = 4;
+/// Keys in a part, whole blocks: 4 MB of keys and values for heads of 128, so that beginning a task does not show.
+const PART: usize = 64 * KEYS;

@@ -1,7 +1,9 @@
 //! Attention on every instruction set of this machine, against softmax and sums of its own in f64.
 
-use super::attention::{Attention, Heads, Visible};
-use super::{Isa, Pool};
+use std::ops::Range;
+
+use super::attention::{Attention, Visible};
+use super::{Heads, Isa, KeyValues, Pool};
 
 /// From -1 to 1, the same in every run.
 fn noise(count: usize, seed: u64) -> Vec<f32> {
@@ -52,8 +54,20 @@ impl Case {
     }
 
     fn run(&self, isa: Isa, pool: &Pool, data: &Data) -> Vec<f32> {
-        let of =
-            |values| Heads::new(values, [self.kv_heads, self.keys, self.head_dim], self.strides()).unwrap();
+        let mut cached = KeyValues::new(self.kv_heads, self.head_dim);
+        self.extend(isa, &mut cached, data, 0..self.keys);
+        self.attend(isa, pool, &cached, data)
+    }
+
+    /// Some of the keys and values into a cache.
+    fn extend(&self, isa: Isa, cached: &mut KeyValues, data: &Data, tokens: Range<usize>) {
+        let (strides, shape) = (self.strides(), [self.kv_heads, tokens.len(), self.head_dim]);
+        let [keys, values] = [&data.keys, &data.values]
+            .map(|of| Heads::new(&of[tokens.start * strides[1]..], shape, strides).unwrap());
+        cached.extend(isa, tokens.start, keys, values);
+    }
+
+    fn attend(&self, isa: Isa, pool: &Pool, cached: &KeyValues, data: &Data) -> Vec<f32> {
         let attention = Attention {
             queries: Heads::new(
                 &data.queries,
@@ -62,8 +76,7 @@ impl Case {
             )
             .unwrap(),
             scale: self.scale(),
-            keys: of(&data.keys),
-            values: of(&data.values),
+            cached,
             visible: self.visible,
             sinks: data.sinks.as_deref(),
         };
@@ -152,6 +165,11 @@ fn cases() -> Vec<Case> {
         Case { gap: Some(777), ..case(30, 100, 8, 4, 64, Visible::Causal) },
         Case { gap: None, ..case(30, 100, 8, 4, 64, Visible::Causal) },
         Case { gap: None, ..case(3, 3, 16, 2, 32, Visible::Causal) },
+        // More than a part of keys.
+        case(1, 4097, 8, 1, 64, Visible::All),
+        case(3, 9000, 6, 2, 32, Visible::Causal),
+        Case { sinks: true, ..case(2, 8200, 6, 2, 32, window(5000)) },
+        Case { sinks: true, spread: 20.0, ..case(30, 4110, 6, 1, 16, window(30)) },
     ]
 }
 
@@ -190,6 +208,68 @@ fn threads_and_company_change_no_bit() {
         };
         let alone = Case { tokens: 1, ..cases().remove(5) };
         assert_eq!(alone.run(isa, &Pool::new(1), &last), one[(case.tokens - 1) * row..], "{isa:?}");
+    }
+}
+
+#[test]
+fn the_last_token_has_its_bits_in_any_company() {
+    let pool = Pool::new(2);
+    for (keys, window, sinks) in
+        [(300, None, true), (8300, None, false), (8300, Some(5000), true), (4110, Some(30), true)]
+    {
+        let visible = window.map_or(Visible::Causal, Visible::Window);
+        let of = |tokens| Case {
+            tokens,
+            keys,
+            heads: 12,
+            kv_heads: 2,
+            head_dim: 16,
+            visible,
+            sinks,
+            ..cases().remove(4)
+        };
+        // Of 50 tokens a task has 21.
+        let many = of(50);
+        let (data, row) = (many.data(), 12 * 16);
+        for isa in Isa::available() {
+            let whole = many.run(isa, &pool, &data);
+            for tokens in [1, 3] {
+                let some = Data {
+                    queries: data.queries[(50 - tokens) * row..].to_vec(),
+                    keys: data.keys.clone(),
+                    values: data.values.clone(),
+                    sinks: data.sinks.clone(),
+                };
+                let alone = of(tokens).run(isa, &pool, &some);
+                assert_eq!(alone, whole[(50 - tokens) * row..], "{isa:?}, {keys} keys, {window:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn pieces_and_forgotten_blocks_change_no_bit() {
+    let pool = Pool::new(2);
+    let case = Case { sinks: true, ..cases().remove(9) };
+    let data = case.data();
+    for isa in Isa::available() {
+        let whole = case.run(isa, &pool, &data);
+        let mut cached = KeyValues::new(case.kv_heads, case.head_dim);
+        let mut at = 0;
+        for size in [1, 30, 1, 40, 17, 64, 47].into_iter().cycle() {
+            let end = case.keys.min(at + size);
+            case.extend(isa, &mut cached, &data, at..end);
+            at = end;
+            if at == case.keys {
+                break;
+            }
+        }
+        assert_eq!(case.attend(isa, &pool, &cached, &data), whole, "{isa:?}");
+        let bytes = cached.bytes();
+        // The first query, of token 160, sees keys from 97 on.
+        cached.forget_before(97);
+        assert!(cached.bytes() < bytes);
+        assert_eq!(case.attend(isa, &pool, &cached, &data), whole, "{isa:?}");
     }
 }
 

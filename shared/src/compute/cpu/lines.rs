@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 
 /// Elements in whole cache lines. Grows and never shrinks: what was needed once will be again.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Lines<T> {
     lines: Vec<Line>,
     element: std::marker::PhantomData<T>,

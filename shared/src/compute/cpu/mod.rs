@@ -10,7 +10,8 @@
 //! - `ahead`: how far ahead they ask memory for weights
 //! - `decode`: packed weights to f32, which `panel` multiplies
 //! - `simd`: the vector operations that the kernels are written in, once for each instruction set
-//! - [`attention`]: queries over cached keys and values, a block of keys at a time
+//! - [`attention`]: queries over cached keys and values, a block of keys at a time; [`key_values`] holds the blocks,
+//!   [`heads`] is how queries, and new keys and values, come in; `outer_product` is the arithmetic
 //! - [`pointwise`]: the steps between products
 //! - [`bank`]: the [`crate::compute::ExpertBank`]; `batch` sorts its slots by expert
 //!
@@ -29,10 +30,13 @@ pub mod attention;
 pub mod bank;
 mod batch;
 mod decode;
+pub mod heads;
 pub mod isa;
+pub mod key_values;
 mod lines;
 pub mod matrix;
 mod nibbles;
+mod outer_product;
 mod panel;
 mod plain;
 pub mod pointwise;
@@ -51,7 +55,9 @@ mod matrix_tests;
 
 pub use attention::Attention;
 pub use bank::CpuBank;
+pub use heads::Heads;
 pub use isa::Isa;
+pub use key_values::KeyValues;
 pub use matrix::CpuMatrix;
 pub use pool::Pool;
 pub use product::matmul_all;

@@ -5,7 +5,6 @@ use mlx_rs::{Array, Dtype};
 
 use super::ffi;
 use crate::compute::ActivationType;
-use crate::compute::cpu::attention::Heads;
 use crate::weights::inventory::FloatType;
 
 /// MLX's name for an activation type.
@@ -66,22 +65,6 @@ pub fn append_bytes(array: &Array, out: &mut Vec<u8>) -> Result<(), Exception> {
 /// If evaluation fails.
 pub fn append_f32(array: &Array, out: &mut Vec<f32>) -> Result<(), Exception> {
     look_at::<f32>(&array.as_dtype(Dtype::Float32)?, |values| out.extend_from_slice(values))
-}
-
-/// An f32 array `[1, heads, rows, head_dim]` where it lies, as `cpu` attention reads it.
-///
-/// # Errors
-/// If evaluation fails, or the elements of a row do not follow each other.
-pub fn heads(array: &Array) -> Result<Heads<'_>, Exception> {
-    let (values, strides) = ffi::strided_f32(array)?;
-    let sizes: Vec<usize> = array.shape().iter().map(|&dim| dim as usize).collect();
-    let found = match (&sizes[..], strides) {
-        (&[1, heads, rows, head_dim], &[_, head, row, 1]) => {
-            Heads::new(values, [heads, rows, head_dim], [head, row])
-        }
-        _ => None,
-    };
-    found.ok_or_else(|| Exception::custom(format!("{sizes:?} with strides {strides:?} are no rows of heads")))
 }
 
 /// `shape` as MLX counts it.

@@ -109,29 +109,6 @@ pub(super) fn array_from_bytes(bytes: &[u8], shape: &[i32], dtype: Dtype) -> Res
     Ok(unsafe { Array::from_raw_data(bytes.as_ptr().cast(), shape, dtype) })
 }
 
-/// An f32 array's memory, evaluated: from its first element to its last, with what lies between rows; and its strides.
-pub(super) fn strided_f32(array: &Array) -> Result<(&[f32], &[usize]), Exception> {
-    if array.dtype() != Dtype::Float32 {
-        return Err(Exception::custom(format!("an array of {:?} where f32 is read", array.dtype())));
-    }
-    array.eval()?;
-    let (shape, strides) = (array.shape(), array.strides());
-    let last = shape.iter().zip(strides).try_fold(0_usize, |sum, (&dim, &stride)| {
-        // A negative stride is above isize::MAX here.
-        isize::try_from(stride).ok()?;
-        sum.checked_add(usize::try_from(dim).ok()?.checked_sub(1)?.checked_mul(stride)?)
-    });
-    let Some(last) = last else {
-        return Err(Exception::custom(format!("an array of {shape:?} with strides {strides:?} is not read")));
-    };
-    // SAFETY: it was evaluated, so that the pointer is to its first element; the last one is `last` further on, and
-    // MLX's arrays lie within one buffer. The buffer lives as long as the array, and is not written while it does.
-    Ok((
-        unsafe { std::slice::from_raw_parts(mlx_sys::mlx_array_data_float32(array.as_ptr()), last + 1) },
-        strides,
-    ))
-}
-
 /// Bytes that the GPU's driver recommends to have in use at most; `None` without a GPU, or one that tells. MLX must have
 /// been called before, so that its errors are values.
 pub(super) fn recommended_working_set() -> Option<usize> {

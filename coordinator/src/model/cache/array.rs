@@ -1,133 +1,59 @@
-//! Keys and values of one sequence: growing on full layers, a ring of the last window on sliding ones.
+//! Keys and values in MLX's arrays, for attention that MLX computes.
 
 use laguna_shared::compute::cpu::attention::Visible;
-use laguna_shared::config::ModelConfig;
 use mlx_rs::error::Exception;
 use mlx_rs::ops::indexing::{TryIndexMutOp, TryIndexOp};
 use mlx_rs::{Array, ops};
 
-/// The cache of one sequence, all layers.
-#[derive(Clone, Debug)]
-pub struct SequenceCache {
-    layers: Vec<LayerCache>,
-    len: usize,
-}
-
-/// The sliding layers of a cache at one length: what is needed to come back to it.
-///
-/// Full layers need none: their keys stay where they are, and a shorter length forgets the rest.
-#[derive(Clone, Debug)]
-pub struct Rings {
-    len: usize,
-    rings: Vec<Option<Pair>>,
-}
-
 /// What new queries attend to: keys and values `[1, kv_heads, keys, head_dim]` and who sees what.
 #[derive(Debug)]
-pub(super) struct Attended {
-    pub(super) keys: Array,
-    pub(super) values: Array,
-    pub(super) visible: Visible,
+pub(in crate::model) struct Attended {
+    pub(in crate::model) keys: Array,
+    pub(in crate::model) values: Array,
+    pub(in crate::model) visible: Visible,
 }
 
+/// One layer's.
 #[derive(Clone, Debug)]
-enum LayerCache {
+pub(in crate::model) enum ArrayCache {
+    /// Every token.
     Full(Option<Pair>),
+    /// The last `window` tokens, the query's own included.
     Sliding { window: usize, ring: Option<Pair> },
 }
 
 /// Buffers `[1, kv_heads, capacity, head_dim]`.
 #[derive(Clone, Debug)]
-struct Pair {
+pub(in crate::model) struct Pair {
     keys: Array,
     values: Array,
 }
 
-impl SequenceCache {
-    pub(super) fn new(config: &ModelConfig) -> Self {
-        let layer = |window: Option<usize>| match window {
-            None => LayerCache::Full(None),
-            Some(window) => LayerCache::Sliding { window, ring: None },
-        };
-        Self { layers: config.layers.iter().map(|l| layer(l.sliding_window)).collect(), len: 0 }
+impl ArrayCache {
+    pub(in crate::model) const fn new(window: Option<usize>) -> Self {
+        match window {
+            None => Self::Full(None),
+            Some(window) => Self::Sliding { window, ring: None },
+        }
     }
 
-    /// Tokens held so far.
-    pub const fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether no token has been run yet.
-    pub const fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Bytes of keys and values allocated.
-    pub fn bytes(&self) -> u64 {
-        self.layers
-            .iter()
-            .filter_map(|layer| match layer {
-                LayerCache::Full(pair) | LayerCache::Sliding { ring: pair, .. } => pair.as_ref(),
-            })
-            .map(|pair| (pair.keys.nbytes() + pair.values.nbytes()) as u64)
-            .sum()
-    }
-
-    /// Keeps what is needed to [`Self::rewind`] to the present length. Buffers are shared until either side writes.
-    pub fn rings(&self) -> Rings {
-        let rings = self.layers.iter().filter_map(|layer| match layer {
-            LayerCache::Full(_) => None,
-            LayerCache::Sliding { ring, .. } => Some(ring.clone()),
-        });
-        Rings { len: self.len, rings: rings.collect() }
-    }
-
-    /// Comes back to the length at which `rings` was kept. It must be of this sequence, or of one with the same tokens
-    /// up to there.
-    pub fn rewind(&mut self, rings: &Rings) {
-        self.len = rings.len;
-        let sliding = self.layers.iter_mut().filter_map(|layer| match layer {
-            LayerCache::Full(_) => None,
-            LayerCache::Sliding { ring, .. } => Some(ring),
-        });
-        sliding.zip(&rings.rings).for_each(|(ring, kept)| ring.clone_from(kept));
-    }
-
-    /// Adds a layer's new keys and values, `[1, kv_heads, tokens, head_dim]`, the first of which has position `at`, and
-    /// returns what their queries see. A pass may come in parts, each at the end of the one before.
-    pub(super) fn extend(
+    /// Adds new keys and values, `[1, kv_heads, tokens, head_dim]`, the first of which has position `at`, and returns what
+    /// their queries see. A pass may come in parts, each at the end of the one before.
+    pub(in crate::model) fn extend(
         &mut self,
-        layer: usize,
         at: usize,
         keys: Array,
         values: Array,
     ) -> Result<Attended, Exception> {
-        match &mut self.layers[layer] {
-            LayerCache::Full(pair) => extend_full(pair, at, keys, values),
-            LayerCache::Sliding { window, ring } => extend_sliding(ring, *window, at, keys, values),
+        match self {
+            Self::Full(pair) => extend_full(pair, at, keys, values),
+            Self::Sliding { window, ring } => extend_sliding(ring, *window, at, keys, values),
         }
     }
 
-    /// Called once all layers have been extended by `tokens`.
-    pub(super) fn advance(&mut self, tokens: usize) {
-        self.len += tokens;
-    }
-}
-
-impl Rings {
-    /// Tokens held when it was kept.
-    pub const fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether it was kept of an empty cache.
-    pub const fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Bytes of keys and values.
-    pub fn bytes(&self) -> u64 {
-        self.rings.iter().flatten().map(|pair| (pair.keys.nbytes() + pair.values.nbytes()) as u64).sum()
+    pub(super) fn bytes(&self) -> u64 {
+        let (Self::Full(pair) | Self::Sliding { ring: pair, .. }) = self;
+        pair.as_ref().map_or(0, Pair::bytes)
     }
 }
 
@@ -187,6 +113,10 @@ fn extend_sliding(
 }
 
 impl Pair {
+    pub(super) fn bytes(&self) -> u64 {
+        (self.keys.nbytes() + self.values.nbytes()) as u64
+    }
+
     /// Room for `capacity` tokens of the shape and type of `like`.
     fn zeros(like: &Array, capacity: usize) -> Result<Self, Exception> {
         let shape = [like.dim(0), like.dim(1), capacity as i32, like.dim(3)];
