@@ -69,12 +69,15 @@ fn multiply_with<S: Simd>(
             for block in blocks {
                 for tile in (0..held).step_by(TILE) {
                     for (n, row) in block.clone().enumerate() {
-                        for r in 0..TILE.min(held - tile) {
-                            let at = (block.start * PANEL + tile * block.len() + n * TILE + r) * S::LANES;
-                            // SAFETY: a whole vector of `sums`.
-                            let sum = unsafe { s.load(sums[at..][..S::LANES].as_ptr()) };
-                            out[(chunk * CHUNK + row) * stride + first + tile + r] =
-                                s.sum(sum) * matrix.multiplier;
+                        let at = (block.start * PANEL + tile * block.len() + n * TILE) * S::LANES;
+                        let sums = &sums[at..][..TILE * S::LANES];
+                        // SAFETY: whole vectors of `sums`.
+                        let vectors =
+                            std::array::from_fn(|r| unsafe { s.load(sums[r * S::LANES..].as_ptr()) });
+                        let sums: [f32; TILE] = s.sums(vectors);
+                        let out = &mut out[(chunk * CHUNK + row) * stride + first + tile..];
+                        for (out, sum) in out.iter_mut().zip(&sums[..TILE.min(held - tile)]) {
+                            *out = sum * matrix.multiplier;
                         }
                     }
                 }
