@@ -44,12 +44,21 @@ impl Kept {
         let here = self.cache.len();
         if self.checkpoints.last().is_none_or(|last| last.len() < here) {
             self.checkpoints.push(self.cache.rings());
+            let lengths: Vec<usize> = self.checkpoints.iter().map(Rings::len).collect();
+            if lengths.len() > MOST_CHECKPOINTS {
+                self.checkpoints.remove(least_useful(&lengths));
+            }
         }
     }
 
     /// Bytes of keys and values, checkpoints included.
     pub fn bytes(&self) -> u64 {
-        self.cache.bytes() + self.checkpoints.iter().map(Rings::bytes).sum::<u64>()
+        self.cache.bytes() + self.checkpoint_bytes()
+    }
+
+    /// Bytes of the checkpoints; that of the present length is the cache's own memory.
+    pub fn checkpoint_bytes(&self) -> u64 {
+        self.checkpoints.iter().filter(|rings| rings.len() < self.cache.len()).map(Rings::bytes).sum()
     }
 
     /// Comes back to the longest checkpoint of at most `len` tokens; to nothing, if there is none.
@@ -141,9 +150,46 @@ impl PrefixCache {
     }
 }
 
+/// Of ascending lengths the one whose neighbours leave the smallest gap, for its distance from the end: so they become
+/// sparser towards the beginning, where a prompt seldom changes. Never one of the last two, where prompts mostly differ.
+fn least_useful(lengths: &[usize]) -> usize {
+    let end = lengths.last().copied().unwrap_or_default();
+    let gap = |n: usize| {
+        let before = n.checked_sub(1).map_or(0, |before| lengths[before]);
+        (lengths[n + 1] - before) as f64 / (end - lengths[n]) as f64
+    };
+    (0..lengths.len().saturating_sub(2)).min_by(|&a, &b| gap(a).total_cmp(&gap(b))).unwrap_or_default()
+}
+
 fn common_prefix(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
+/// Each holds the windows of all sliding layers: 170 MB of f32 for S 2.1.
+const MOST_CHECKPOINTS: usize = 16;
+
 /// In requests. An agent makes a handful of side requests between two turns.
 const HALF_LIFE: f64 = 16.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checkpoints_are_few_and_sparser_towards_the_beginning() {
+        let mut lengths: Vec<usize> = Vec::new();
+        for end in (1..=128).map(|n| n * 2048) {
+            lengths.push(end);
+            if lengths.len() > MOST_CHECKPOINTS {
+                lengths.remove(least_useful(&lengths));
+            }
+            assert!(lengths.is_sorted() && lengths.len() <= MOST_CHECKPOINTS);
+            assert!(lengths.ends_with(&[end - 2048, end]) || end == 2048, "{lengths:?}");
+            // Whoever changes a token runs at most this often again what is behind it.
+            for pair in [&[0], &lengths[..]].concat().windows(2) {
+                assert!(end - pair[0] <= 2 * (end - pair[1]) + 4096, "{pair:?} of {lengths:?}");
+            }
+        }
+        assert_eq!(lengths.len(), MOST_CHECKPOINTS);
+    }
+}

@@ -376,7 +376,8 @@ impl Engine {
     }
 
     fn active_bytes(&self) -> u64 {
-        self.running.iter().map(|slot| self.shared.limits.kv_of(slot.ids.len())).sum()
+        let checkpoints = |slot: &Slot| slot.kept.as_ref().map_or(0, Kept::checkpoint_bytes);
+        self.running.iter().map(|slot| self.shared.limits.kv_of(slot.ids.len()) + checkpoints(slot)).sum()
     }
 
     fn keep(&mut self, kept: Option<Kept>) {

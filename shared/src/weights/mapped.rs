@@ -22,7 +22,7 @@ pub(super) struct FileMap(Arc<MmapRaw>);
 /// Bytes that a matrix reads.
 #[derive(Clone)]
 pub enum WeightBytes {
-    /// In memory of their own.
+    /// Of the allocator's memory.
     Owned(Arc<Vec<u8>>),
     /// A part of a mapped file, or of a block of large pages.
     Mapped(MappedBytes),

@@ -48,6 +48,11 @@ impl Attention {
             let queries = heads(to_q, after(self.heads))?;
             let scale = 1.0 / (head_dim as f32).sqrt();
             cpu::Attention { queries, scale, cached, visible, sinks }.run(isa, pool, &mut out[rows]);
+            let Segment { ids, cache } = &mut segments[piece.segment];
+            if piece.ids.end == ids.len() {
+                // Here, and not when the pass ends: so only one layer at a time holds a whole pass besides its window.
+                cache.host(layer)?.advance(at + tokens);
+            }
             first += tokens;
         }
         Ok(Array::from_slice(&out, &[(out.len() / row) as i32, self.heads as i32, head_dim as i32]))

@@ -28,8 +28,9 @@ impl HostCache {
         (&self.cached, self.window.map_or(Visible::Causal, Visible::Window))
     }
 
-    /// Keeps what the next token sees, at position `len`. Not before a pass has ended: its later parts see more.
-    pub(super) fn advance(&mut self, len: usize) {
+    /// Keeps what the next token sees, at position `len`. Not before the layer has run the last part of a pass: parts see
+    /// more. A pass that fails later cannot be run again on this cache.
+    pub(in crate::model) fn advance(&mut self, len: usize) {
         if let Some(window) = self.window {
             self.cached.forget_before((len + 1).saturating_sub(window));
         }

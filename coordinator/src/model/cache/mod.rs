@@ -24,7 +24,7 @@ pub struct SequenceCache {
 
 /// The sliding layers of a cache at one length: what is needed to come back to it.
 ///
-/// Full layers need none: their keys stay where they are, and a shorter length forgets the rest.
+/// Full layers need none: a shorter length forgets the rest of their keys.
 #[derive(Clone, Debug)]
 pub struct Rings {
     len: usize,
@@ -73,7 +73,11 @@ impl SequenceCache {
 
     /// Comes back to the length at which `rings` was kept. It must be of this sequence, or of one with the same tokens
     /// up to there.
+    ///
+    /// # Panics
+    /// If the cache is shorter.
     pub fn rewind(&mut self, rings: &Rings) {
+        assert!(rings.len <= self.len, "back to {} tokens from {}", rings.len, self.len);
         self.len = rings.len;
         let mut rings = rings.rings.iter();
         for layer in &mut self.layers {
@@ -100,11 +104,6 @@ impl SequenceCache {
     /// Called once all layers have been extended by `tokens`.
     pub(super) fn advance(&mut self, tokens: usize) {
         self.len += tokens;
-        for layer in &mut self.layers {
-            if let LayerCache::Host(cache) = layer {
-                cache.advance(self.len);
-            }
-        }
     }
 }
 

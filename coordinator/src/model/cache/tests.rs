@@ -22,7 +22,7 @@ impl Noise {
         (self.0 >> 33) as usize % bound
     }
 
-    /// `[HEADS, tokens, HEAD_DIM]`, no two of them alike.
+    /// `[HEADS, tokens, HEAD_DIM]`, hardly two of them alike.
     fn rows(&mut self, tokens: usize) -> Vec<f32> {
         (0..HEADS * tokens * HEAD_DIM).map(|_| self.below(1 << 24) as f32).collect()
     }
@@ -48,9 +48,12 @@ impl Both {
     /// A pass of some parts.
     fn extend(&mut self, windows: &[Option<usize>], parts: &[usize], noise: &mut Noise) {
         let mut at = self.arrays.len();
-        for &tokens in parts {
+        for (n, &tokens) in (1..).zip(parts) {
             for (layer, window) in windows.iter().enumerate() {
                 self.extend_layer(layer, *window, at, tokens, noise);
+                if n == parts.len() {
+                    self.host.host(layer).unwrap().advance(at + tokens);
+                }
             }
             at += tokens;
         }

@@ -4,7 +4,8 @@
 //! A task is one key-value head with a few tokens: the query heads that share it go over its keys together. Scores and
 //! sums are outer products, and all numbers are f32. Every `PART` keys the running sums begin anew and are merged in
 //! order, so that the parts of a long context can be tasks too where tokens are few. How much is done at a time never
-//! depends on the number of threads, or on what else is computed, so neither do the bits of a result.
+//! depends on the number of threads, or on what else is computed, so neither do the bits of a result, as long as all
+//! values are finite.
 
 use std::ops::Range;
 
@@ -93,7 +94,7 @@ impl Attention<'_> {
         let parts = task(0, 0..tokens).parts();
         if blocks > 1 || parts.len() == 1 {
             pool.run(blocks * kv_heads, &|index, Scratch { left, .. }| {
-                // The last tokens see most, and begin first.
+                // The last tokens see most: whoever is done first takes from the end, where the first ones are.
                 let (block, kv_head) = (blocks - 1 - index / kv_heads, index % kv_heads);
                 let task = task(kv_head, block * held..tokens.min((block + 1) * held));
                 write(&task, run_task(isa, &task, left));

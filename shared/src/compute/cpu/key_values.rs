@@ -36,9 +36,10 @@ impl KeyValues {
         Self { heads, head_dim, blocks: VecDeque::new(), first: 0, len: 0 }
     }
 
-    /// Tokens that the blocks of so many consecutive ones have room for, wherever those begin.
+    /// Tokens that the blocks of so many consecutive ones have room for, wherever those begin. A block stays until all of
+    /// its tokens are forgotten, so there is one even if nothing is seen.
     pub const fn room_for(tokens: usize) -> usize {
-        if tokens == 0 { 0 } else { (tokens - 1).next_multiple_of(KEYS) + KEYS }
+        tokens.saturating_sub(1).next_multiple_of(KEYS) + KEYS
     }
 
     /// Position after the last token: tokens held, and before them those forgotten.

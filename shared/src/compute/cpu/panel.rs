@@ -71,10 +71,12 @@ fn multiply_with<S: Simd>(
                     for (n, row) in block.clone().enumerate() {
                         let at = (block.start * PANEL + tile * block.len() + n * TILE) * S::LANES;
                         let sums = &sums[at..][..TILE * S::LANES];
-                        // SAFETY: whole vectors of `sums`.
-                        let vectors =
-                            std::array::from_fn(|r| unsafe { s.load(sums[r * S::LANES..].as_ptr()) });
-                        let sums: [f32; TILE] = s.sums(vectors);
+                        let mut vectors = [s.zero(); TILE];
+                        for r in 0..TILE {
+                            // SAFETY: whole vectors of `sums`.
+                            vectors[r] = unsafe { s.load(sums[r * S::LANES..].as_ptr()) };
+                        }
+                        let sums = s.sums(vectors);
                         let out = &mut out[(chunk * CHUNK + row) * stride + first + tile..];
                         for (out, sum) in out.iter_mut().zip(&sums[..TILE.min(held - tile)]) {
                             *out = sum * matrix.multiplier;

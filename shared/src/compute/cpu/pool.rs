@@ -130,6 +130,8 @@ impl Pool {
         // SAFETY: it is this caller's turn, the last job is closed and everyone has left it.
         unsafe { *shared.job.get() = Some(job) };
         shared.share(count);
+        // Left behind if the last caller's own task panicked as well.
+        shared.panicked.store(false, SeqCst);
         shared.state.fetch_add(1, SeqCst);
         for (asleep, thread) in shared.asleep.iter().zip(&self.sleepers).take(tasks - 1) {
             if asleep.swap(false, SeqCst) {
