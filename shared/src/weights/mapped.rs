@@ -1,4 +1,4 @@
-//! Bytes of weights that are used where they lie: in a mapped file, or in memory of their own (see [`super::memory`]).
+//! Bytes of weights that are used where they lie: in a mapped file, or in memory of their own (`memory`).
 //!
 //! A map is the file. Whoever cuts or rewrites a checkpoint's file while a program runs on it changes the weights, or
 //! ends the program (SIGBUS); replace files by renaming, as every downloader does. What can be checked is: a file that
