@@ -3,9 +3,11 @@
 //! A sliding layer's ring cannot be cut back, so each entry has *checkpoints*: lengths it can come back to. Tokens must
 //! match exactly; a prompt's reasoning is part of its tokens, and so part of the key.
 
+use std::collections::HashMap;
+
 use tracing::debug;
 
-use crate::model::cache::{Rings, SequenceCache};
+use crate::model::cache::{Buffer, Rings, SequenceCache};
 
 /// Sequences kept, within a byte budget that the caller enforces with [`PrefixCache::evict`].
 #[derive(Debug, Default)]
@@ -13,6 +15,15 @@ pub struct PrefixCache {
     entries: Vec<Entry>,
     /// Counts requests; recency is measured in them.
     clock: u64,
+    held: Held,
+}
+
+/// Memory of all entries; what several of them share, which is most of a conversation, counts once.
+#[derive(Debug, Default)]
+struct Held {
+    /// By address: how many times it is held.
+    shared: HashMap<usize, u32>,
+    bytes: u64,
 }
 
 /// A sequence's cache with the lengths it can come back to.
@@ -30,7 +41,35 @@ pub struct Kept {
 struct Entry {
     kept: Kept,
     used: u64,
-    bytes: u64,
+}
+
+impl Held {
+    fn add(&mut self, kept: &Kept) {
+        for Buffer { address, bytes } in kept.buffers() {
+            let holders = address.map(|address| self.shared.entry(address).or_default());
+            if holders.is_none_or(|holders| {
+                *holders += 1;
+                *holders == 1
+            }) {
+                self.bytes += bytes;
+            }
+        }
+    }
+
+    /// Of an entry that was added, and has not changed since.
+    fn remove(&mut self, kept: &Kept) {
+        for Buffer { address, bytes } in kept.buffers() {
+            if let Some(address) = address {
+                let Some(holders) = self.shared.get_mut(&address) else { continue };
+                *holders -= 1;
+                if *holders > 0 {
+                    continue;
+                }
+                self.shared.remove(&address);
+            }
+            self.bytes -= bytes;
+        }
+    }
 }
 
 impl Kept {
@@ -59,6 +98,11 @@ impl Kept {
     /// Bytes of the checkpoints; that of the present length is the cache's own memory.
     pub fn checkpoint_bytes(&self) -> u64 {
         self.checkpoints.iter().filter(|rings| rings.len() < self.cache.len()).map(Rings::bytes).sum()
+    }
+
+    /// All memory held.
+    fn buffers(&self) -> impl Iterator<Item = Buffer> {
+        self.cache.buffers().chain(self.checkpoints.iter().flat_map(Rings::buffers))
     }
 
     /// Comes back to the longest checkpoint of at most `len` tokens; to nothing, if there is none.
@@ -90,7 +134,7 @@ impl PrefixCache {
         self.log_divergence(index, prompt, len);
         let whole = self.entries[index].kept.ids.len() == len;
         let mut kept = if whole {
-            self.entries.swap_remove(index).kept
+            self.remove(index)
         } else {
             self.entries[index].used = self.clock;
             self.entries[index].kept.clone()
@@ -104,14 +148,24 @@ impl PrefixCache {
         if kept.ids.is_empty() {
             return;
         }
-        self.entries.retain(|entry| !kept.ids.starts_with(&entry.kept.ids));
-        let bytes = kept.bytes();
-        self.entries.push(Entry { kept, used: self.clock, bytes });
+        for index in (0..self.entries.len()).rev() {
+            if kept.ids.starts_with(&self.entries[index].kept.ids) {
+                self.remove(index);
+            }
+        }
+        self.held.add(&kept);
+        self.entries.push(Entry { kept, used: self.clock });
     }
 
-    /// Bytes of keys and values held.
-    pub fn bytes(&self) -> u64 {
-        self.entries.iter().map(|entry| entry.bytes).sum()
+    fn remove(&mut self, index: usize) -> Kept {
+        let Entry { kept, .. } = self.entries.swap_remove(index);
+        self.held.remove(&kept);
+        kept
+    }
+
+    /// Bytes of keys and values held, shared ones once.
+    pub const fn bytes(&self) -> u64 {
+        self.held.bytes
     }
 
     /// Sequences held.
@@ -134,8 +188,9 @@ impl PrefixCache {
             let worst = (0..self.entries.len())
                 .min_by(|&a, &b| worth(&self.entries[a]).total_cmp(&worth(&self.entries[b])));
             let Some(worst) = worst else { break };
-            let entry = self.entries.swap_remove(worst);
-            debug!("prefix cache: dropped {} tokens, {} bytes", entry.kept.ids.len(), entry.bytes);
+            let before = self.bytes();
+            let kept = self.remove(worst);
+            debug!("prefix cache: dropped {} tokens, {} bytes", kept.ids.len(), before - self.bytes());
         }
     }
 

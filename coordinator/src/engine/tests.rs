@@ -49,13 +49,21 @@ fn with_engine(settings: EngineSettings, client: impl FnOnce(&EngineHandle)) {
 
 /// As [`with_engine`], over the checkpoint in `dir`, its experts in two shards.
 pub(super) fn with_model(dir: PathBuf, settings: EngineSettings, client: impl FnOnce(&EngineHandle)) {
+    with_trunk(dir, settings, TrunkMath::Mlx, client);
+}
+
+/// Where a trunk may be computed, and with it where its keys and values lie.
+fn trunks() -> [TrunkMath; 2] {
+    [TrunkMath::Mlx, TrunkMath::Cpu(pool(NonZeroUsize::new(2)))]
+}
+
+fn with_trunk(dir: PathBuf, settings: EngineSettings, math: TrunkMath, client: impl FnOnce(&EngineHandle)) {
     let (sender, receiver) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || {
         // MLX stays on the thread that loads the model.
         let opened = OpenModel::open(&dir, &ConfigOptions::default()).unwrap();
         let OpenModel { checkpoint, config, inventory, .. } = &opened;
-        let trunk =
-            TrunkSettings { activation: ActivationType::F32, bits: TrunkBits::Stored, math: TrunkMath::Mlx };
+        let trunk = TrunkSettings { activation: ActivationType::F32, bits: TrunkBits::Stored, math };
         let model = Model::load(checkpoint, inventory, config, &trunk, &mut |_| ()).unwrap();
         let worker = |shard: u16, range: ExpertRange| {
             let bank = load_bank(BankKind::Reference, &opened, range, &pool(None), &mut |_| ()).unwrap();
@@ -148,6 +156,12 @@ fn a_stop_id_ends_the_text_and_is_not_part_of_it() {
 
 #[test]
 fn a_second_turn_runs_only_its_own_tokens_and_says_the_same() {
+    for math in trunks() {
+        second_turn(&math);
+    }
+}
+
+fn second_turn(math: &TrunkMath) {
     let cases = cases();
     let case = cases.iter().find(|case| case.key == "long").unwrap();
     let prompt: Vec<u32> = case.input_ids.iter().copied().cycle().take(2000).collect();
@@ -158,7 +172,7 @@ fn a_second_turn_runs_only_its_own_tokens_and_says_the_same() {
         next
     };
     let mut cold = Vec::new();
-    with_engine(settings(), |engine| {
+    with_trunk(fixture(), settings(), math.clone(), |engine| {
         let (made, _) = finish(engine.submit(greedy(&prompt, 8)).unwrap());
         let second = turn(&prompt, &made);
         // A side request in between must not cost the session its cache.
@@ -176,12 +190,34 @@ fn a_second_turn_runs_only_its_own_tokens_and_says_the_same() {
         assert_eq!(end.unwrap().usage.cached_tokens, prompt.len());
         cold.push((regenerated, ids));
     });
-    with_engine(settings(), |engine| {
+    with_trunk(fixture(), settings(), math.clone(), |engine| {
         for (prompt, warm) in &cold {
             let (ids, end) = finish(engine.submit(greedy(prompt, 8)).unwrap());
             assert_eq!(&ids, warm);
             let _ = end;
         }
+    });
+}
+
+#[test]
+fn memory_that_kept_sequences_share_counts_once() {
+    let [_, on_the_cpu] = trunks();
+    let prompt: Vec<u32> = (0..2000).map(|n| 5 + n * 7919 % 200).collect();
+    with_trunk(fixture(), settings(), on_the_cpu, |engine| {
+        let mut last = 0;
+        let mut kept = |prompt: &[u32]| {
+            finish(engine.submit(greedy(prompt, 4)).unwrap()).1.unwrap();
+            wait_for("more is kept", || engine.status().kv_cached_bytes > last);
+            last = engine.status().kv_cached_bytes;
+            last
+        };
+        let first = kept(&prompt);
+        // Other endings: each goes back to the prompt's end, and stays besides the others.
+        for ending in 1..10 {
+            kept(&[&prompt[..], &[ending; 70]].concat());
+        }
+        // Ten times as much, were it counted for each.
+        assert!(last < 4 * first, "{last} bytes for nine more endings, {first} for the first");
     });
 }
 

@@ -31,6 +31,15 @@ pub struct Rings {
     rings: Vec<Ring>,
 }
 
+/// Memory that keys and values lie in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    /// The same in clones that share it; `None` where that is not known.
+    pub address: Option<usize>,
+    /// Allocated.
+    pub bytes: u64,
+}
+
 /// One layer's keys and values, where its attention is computed.
 #[derive(Clone, Debug)]
 pub(super) enum LayerCache {
@@ -63,7 +72,12 @@ impl SequenceCache {
 
     /// Bytes of keys and values allocated, also where a clone shares them.
     pub fn bytes(&self) -> u64 {
-        self.layers.iter().map(LayerCache::bytes).sum()
+        self.buffers().map(|buffer| buffer.bytes).sum()
+    }
+
+    /// All memory held.
+    pub fn buffers(&self) -> impl Iterator<Item = Buffer> {
+        self.layers.iter().flat_map(LayerCache::buffers)
     }
 
     /// Keeps what is needed to [`Self::rewind`] to the present length. Buffers are shared until either side writes.
@@ -120,19 +134,23 @@ impl Rings {
 
     /// Bytes of keys and values.
     pub fn bytes(&self) -> u64 {
-        let bytes = |ring: &Ring| match ring {
-            Ring::Array(pair) => pair.as_ref().map_or(0, Pair::bytes),
-            Ring::Host(cached) => cached.bytes(),
-        };
-        self.rings.iter().map(bytes).sum()
+        self.buffers().map(|buffer| buffer.bytes).sum()
+    }
+
+    /// All memory held.
+    pub fn buffers(&self) -> impl Iterator<Item = Buffer> {
+        self.rings.iter().flat_map(|ring| match ring {
+            Ring::Array(pair) => buffers(pair.as_ref().map(Pair::bytes), None),
+            Ring::Host(cached) => buffers(None, Some(cached)),
+        })
     }
 }
 
 impl LayerCache {
-    fn bytes(&self) -> u64 {
+    fn buffers(&self) -> impl Iterator<Item = Buffer> {
         match self {
-            Self::Array(cache) => cache.bytes(),
-            Self::Host(cache) => cache.cached.bytes(),
+            Self::Array(cache) => buffers(Some(cache.bytes()), None),
+            Self::Host(cache) => buffers(None, Some(&cache.cached)),
         }
     }
 
@@ -162,4 +180,11 @@ impl LayerCache {
             }
         }
     }
+}
+
+/// Those of arrays, which are not told apart, or of host memory.
+fn buffers(arrays: Option<u64>, cached: Option<&KeyValues>) -> impl Iterator<Item = Buffer> {
+    let arrays = arrays.into_iter().map(|bytes| Buffer { address: None, bytes });
+    let blocks = cached.into_iter().flat_map(KeyValues::blocks);
+    arrays.chain(blocks.map(|(address, bytes)| Buffer { address: Some(address), bytes }))
 }
