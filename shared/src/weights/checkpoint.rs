@@ -161,9 +161,8 @@ impl Checkpoint {
         if slice.len != out.len() as u64 {
             return Err(self.bad_read(slice, format!("the buffer has {} bytes", out.len())));
         }
-        file.file
-            .read_exact_at(out, slice.offset)
-            .map_err(|source| CheckpointError::Io { path: file.path.clone(), source })
+        let read = file.file.read_exact_at(out, slice.offset);
+        read.map_err(|error| CheckpointError::Io { path: file.path.clone(), source: file.shorter(error) })
     }
 
     /// The bytes of `slice` where they lie in the file: see [`super::mapped`]. Read from disk when first looked at, or
@@ -235,11 +234,12 @@ impl Checkpoint {
     fn add(&mut self, name: &str, faults: &mut Vec<String>) -> Result<(), String> {
         let path = self.dir.join(name);
         let failed = |e: io::Error| format!("{name}: {e}");
-        let file = File::open(&path).map_err(failed)?;
-        let metadata = file.metadata().map_err(failed)?;
+        // Looked at first: to open a pipe is to wait for whoever writes it.
+        let metadata = fs::metadata(&path).map_err(failed)?;
         if !metadata.is_file() {
             return Err(format!("{name}: not a file"));
         }
+        let file = File::open(&path).map_err(failed)?;
         let len = metadata.len();
         let mut first = [0; header::PREFIX as usize];
         if len < header::PREFIX {
@@ -296,6 +296,19 @@ impl CheckpointFile {
         }
         let map = FileMap::open(&self.file, self.len)?;
         Ok(self.map.get_or_init(|| map))
+    }
+
+    /// What an error in reading means, if the file has become too short for what its header promises.
+    fn shorter(&self, error: io::Error) -> io::Error {
+        match self.file.metadata() {
+            Ok(now) if error.kind() == io::ErrorKind::UnexpectedEof && now.len() < self.len => {
+                let (now, then) = (now.len(), self.len);
+                io::Error::other(format!(
+                    "{now} bytes long, but it had {then} when it was opened: is something still writing it?"
+                ))
+            }
+            _ => error,
+        }
     }
 
     fn range(&self, slice: Slice) -> io::Result<Range<usize>> {

@@ -249,8 +249,23 @@ fn a_file_cut_after_it_was_opened_is_an_error_not_a_signal() {
     let error = checkpoint.map(slice).unwrap_err().to_string();
     let lengths = format!("{} bytes long, but it had {len} when it was opened", len - 1);
     assert!(error.ends_with(&lengths) && error.starts_with(&path.display().to_string()), "{error}");
+    let error = checkpoint.read_vec(slice).unwrap_err().to_string();
+    assert!(error.contains(&lengths) && error.ends_with("is something still writing it?"), "{error}");
     // Opened anew, its header already tells.
     assert!(Checkpoint::open(dir.path()).is_err());
+}
+
+#[test]
+fn a_pipe_or_a_folder_in_place_of_a_file_is_refused_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+    assert!(made.success());
+    // Nobody ever writes to it.
+    assert_eq!(error(dir.path()), "DIR: model.safetensors: not a file");
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    assert_eq!(error(dir.path()), "DIR: model.safetensors: not a file");
 }
 
 #[test]
