@@ -1,4 +1,4 @@
-//! How far ahead of their use kernels ask memory for weights.
+//! How far ahead of their use the kernels for few rows ask memory for weights.
 //!
 //! Kernels go through a few rows at once, a block, and each row asks for what lies a whole number of blocks on: the same
 //! place of a row to come. So every line is asked for once, however long the rows are. (With a fixed distance, rows that

@@ -7,7 +7,7 @@
 //! - `rows`: rows of activations as the kernels read them: padded f32, and split into bytes
 //! - `split`, `nibbles`, `plain`, `affine`, `panel`: the kernels: NVFP4, affine codes of four bits, floats and other
 //!   affine codes with few rows, anything with many
-//! - `ahead`: how far ahead they ask memory for weights
+//! - `ahead`: how far ahead those for few rows ask memory for weights
 //! - `decode`: packed weights to f32, which `panel` multiplies
 //! - `simd`: the vector operations that the kernels are written in, once for each instruction set
 //! - [`attention`]: queries over cached keys and values, a block of keys at a time; [`key_values`] holds the blocks,
