@@ -46,13 +46,14 @@ struct Entry {
 impl Held {
     fn add(&mut self, kept: &Kept) {
         for Buffer { address, bytes } in kept.buffers() {
-            let holders = address.map(|address| self.shared.entry(address).or_default());
-            if holders.is_none_or(|holders| {
+            if let Some(address) = address {
+                let holders = self.shared.entry(address).or_default();
                 *holders += 1;
-                *holders == 1
-            }) {
-                self.bytes += bytes;
+                if *holders > 1 {
+                    continue;
+                }
             }
+            self.bytes += bytes;
         }
     }
 
