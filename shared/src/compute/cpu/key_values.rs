@@ -52,18 +52,10 @@ impl KeyValues {
         self.len == 0
     }
 
-    /// Bytes of the blocks held, shared ones included.
-    pub fn bytes(&self) -> u64 {
-        self.blocks.len() as u64 * self.block_bytes()
-    }
-
     /// The blocks held: an address that clones share as long as they share the block, and its bytes.
     pub fn blocks(&self) -> impl Iterator<Item = (usize, u64)> {
-        self.blocks.iter().map(|block| (Arc::as_ptr(block).addr(), self.block_bytes()))
-    }
-
-    const fn block_bytes(&self) -> u64 {
-        (self.heads * 2 * KEYS * self.head_dim * size_of::<f32>()) as u64
+        let bytes = (self.heads * 2 * KEYS * self.head_dim * size_of::<f32>()) as u64;
+        self.blocks.iter().map(move |block| (Arc::as_ptr(block).addr(), bytes))
     }
 
     /// Puts tokens at position `at` and behind it: rotated keys and values, `[heads, tokens, head_dim]`. What was at `at`
